@@ -1,0 +1,103 @@
+"""A job at one stage: its ledger and schedule, joined from blocks."""
+
+from __future__ import annotations
+
+from zerocalc.ledger import ACTIVATION_KINDS, MOMENTS, STATE_KINDS, Ledger, join
+from zerocalc.memory.activations import activations
+from zerocalc.memory.buffers import buffers, fragmentation, gathered, runtime
+from zerocalc.memory.states import states
+from zerocalc.modules.rank import Rank, rank
+from zerocalc.results import AtPeak, Communication, Estimate, GpuMemory, HostMemory, Memory
+from zerocalc.schedule import NETWORK_FABRICS, Schedule, merge
+from zerocalc.spec.base import FieldError
+from zerocalc.spec.framework import FrameworkStage
+from zerocalc.spec.job import Job
+from zerocalc.spec.recipe import DTYPE_BYTES
+from zerocalc.traffic.dp import data_parallel
+from zerocalc.traffic.model_parallel import model_parallel
+
+HOST_FABRICS = frozenset({"pcie"})
+
+
+def estimate(job: Job, stage: int | None = None) -> Estimate:
+    """Memory and traffic of ``job`` at one ZeRO stage: the one given, or the only one that the job names.
+
+    Raises `ValueError` where the stage is not one of the framework's, or not named at all.
+    """
+    return estimate_with_assumptions(job, stage)[0]
+
+
+def estimate_with_assumptions(job: Job, stage: int | None = None) -> tuple[Estimate, tuple[str, ...]]:
+    """As `estimate`, with the assumptions that its terms rest on, in words."""
+    if stage is None:
+        if len(job.stages) != 1:
+            raise FieldError("zero.stage", f"name one stage of {', '.join(map(str, job.stages))}: an estimate is of one")
+        stage = job.stages[0]
+    behaviour = job.framework.stage(stage)
+    holds = rank(job)
+    ledger = build_ledger(job, holds, behaviour)
+    schedule = merge((data_parallel(job, holds, stage, behaviour.sync), model_parallel(job, holds)))
+    memory = _memory(ledger)
+    answer = Estimate(behaviour.name, stage, memory, _communication(job, holds, schedule, stage), None, _fits(job, memory.gpu))
+    return answer, ledger.assumptions
+
+
+def build_ledger(job: Job, holds: Rank, behaviour: FrameworkStage) -> Ledger:
+    """The ledger of one rank: the union of its blocks."""
+    zero, recipe, stage = job.zero, job.recipe, behaviour.stage
+    deferred = zero.defer_grad_sync and job.training.accumulation > 1
+    parts = [
+        states(
+            recipe, holds, stage, accumulates=job.training.accumulation > 1, whole_gradients=deferred,
+            owner_blocks=job.model.blocks if zero.gather == "broadcast" else None,
+        ),
+        buffers(zero, holds, stage, reduce_dtype=job.reduce_dtype, gather_dtype=recipe.gather, reduce_buffers=behaviour.reduce_buffers),
+        gathered(holds, stage, gather_dtype=recipe.gather, units_in_flight=job.framework.units_in_flight),
+        activations(job, holds),
+        runtime(job.cluster.gpu),
+    ]  # fmt: skip
+    parts.append(fragmentation(zero, join(parts)))
+    return join(parts)
+
+
+def _memory(ledger: Ledger) -> Memory:
+    peak, moment = ledger.peak_bytes, ledger.peak_moment
+    states_then = ledger.total(STATE_KINDS, moment)
+    activations_then = ledger.total(ACTIVATION_KINDS, moment)
+    gpu = GpuMemory(
+        states_bytes=ledger.total(STATE_KINDS),
+        peak_bytes=peak,
+        peak_moment=moment,
+        moments=dict(zip(MOMENTS, ledger.sums, strict=True)),
+        at_peak=AtPeak(states_then, activations_then, peak - states_then - activations_then),
+        reserved_bytes=peak + ledger.total(frozenset({"fragmentation"})),
+        unknown=ledger.unknown,
+        terms=tuple([t for t in ledger.terms if t.tier == "gpu"]),
+    )
+    host = tuple([t for t in ledger.terms if t.tier == "cpu"])
+    return Memory(gpu, HostMemory(sum(t.bytes for t in host), host) if host else None, None)
+
+
+def _communication(job: Job, holds: Rank, schedule: Schedule, stage: int) -> Communication:
+    elements = schedule.volume_elements(DTYPE_BYTES)
+    if stage == 0:
+        baseline = elements
+    else:
+        baseline = merge((data_parallel(job, holds, 0, "step"),)).volume_elements(DTYPE_BYTES)
+    return Communication(
+        volume_params=elements / holds.parameters,
+        ratio_to_dp=elements / baseline if baseline else None,
+        sent_bytes_per_gpu=schedule.sent(NETWORK_FABRICS),
+        inter_node_bytes_per_gpu=None,
+        host_bytes_per_gpu=schedule.sent(HOST_FABRICS),
+        collectives=schedule.collectives,
+    )
+
+
+def _fits(job: Job, gpu: GpuMemory) -> bool | None:
+    usable = job.cluster.usable_bytes
+    if usable is None:
+        return None
+    if gpu.states_bytes > usable or gpu.reserved_bytes > usable:
+        return False  # what is unknown can only add to it
+    return None if gpu.unknown else True

@@ -1,0 +1,55 @@
+"""Buffers and transient memory: C_B, gathered units, fragmentation."""
+
+import math
+
+from zerocalc.formulas.formula import formula
+
+
+@formula("min(C, Ψ)·B·k", "[ZeRO] §6.2 (C_B)", C="bucket_elements", Ψ="elements", B="bytes_per_element", k="copies")
+def bucket_bytes(*, bucket_elements: int, elements: int, bytes_per_element: int, copies: int) -> int:
+    """Bytes of constant-size communication buffers; a bucket is never larger than what goes through it.
+
+    >>> bucket_bytes(bucket_elements=500_000_000, elements=7_500_000_000, bytes_per_element=2, copies=2)
+    2000000000
+    """
+    return min(bucket_elements, elements) * bytes_per_element * copies
+
+
+@formula("Ψ·B", "[ZeRO] §6.2 (the fused buffer that C_B replaces)", Ψ="elements", B="bytes_per_element")
+def fused_bytes(*, elements: int, bytes_per_element: int) -> int:
+    """Bytes of one fused buffer that grows with the model.
+
+    >>> fused_bytes(elements=3_000_000_000, bytes_per_element=4)  # [ZeRO] §6.2: 12 GB for 3B parameters
+    12000000000
+    """
+    return elements * bytes_per_element
+
+
+@formula("k·u·B", "[ZeRO] §5.3; [FSDP] §4.3 (gathers in flight)", k="units_in_flight", u="unit_elements", B="bytes_per_element")
+def gathered_bytes(*, units_in_flight: int, unit_elements: int, bytes_per_element: int) -> int:
+    """Bytes of sharded units gathered whole while they are in use or prefetched.
+
+    >>> gathered_bytes(units_in_flight=2, unit_elements=218_112_000, bytes_per_element=2)
+    872448000
+    """
+    return units_in_flight * unit_elements * bytes_per_element
+
+
+@formula("⌈f·D⌉", "[ZeRO] §6.3 (M_D)", f="fraction", D="dynamic_bytes")
+def fragmentation_bytes(*, fraction: float, dynamic_bytes: int) -> int:
+    """Bytes lost between live blocks: a fraction of the memory that comes and goes within a step.
+
+    >>> fragmentation_bytes(fraction=0.25, dynamic_bytes=1000)
+    250
+    """
+    return math.ceil(fraction * dynamic_bytes)
+
+
+@formula("R", "the GPU's preset", R="runtime_bytes")
+def runtime_bytes(*, runtime_bytes: int) -> int:
+    """Bytes that the device's runtime holds before the first tensor exists.
+
+    >>> runtime_bytes(runtime_bytes=504658657)
+    504658657
+    """
+    return runtime_bytes

@@ -1,0 +1,55 @@
+"""A formula: a pure function together with the text, the symbols and the source it is printed with."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Callable, Mapping
+from typing import Generic, ParamSpec
+
+P = ParamSpec("P")
+Number = int | float
+
+_SYMBOL = re.compile(r"[^\W\d]\w*")
+
+
+class Formula(Generic[P]):
+    """A keyword-only function of plain numbers that knows how it is written.
+
+    ``text`` is the formula in the field's symbols, ``symbols`` maps each of them to the keyword it stands for.
+    A ledger's entry holds the formula and its inputs; text is made only when something is printed.
+    """
+
+    def __init__(self, function: Callable[P, int], text: str, source: str, symbols: Mapping[str, str]) -> None:
+        functools.update_wrapper(self, function)
+        self.function = function
+        self.text = text
+        self.source = source
+        self.symbols = dict(symbols)
+
+    def __call__(self, *args: P.args, **inputs: P.kwargs) -> int:
+        """The result for ``inputs``."""
+        return self.function(*args, **inputs)
+
+    def substituted(self, inputs: Mapping[str, Number]) -> str:
+        """The text with the numbers put in, e.g. ``⌈10,000,000,000/64⌉·2``."""
+
+        def number(match: re.Match[str]) -> str:
+            keyword = self.symbols.get(match[0])
+            return match[0] if keyword is None else f"{inputs[keyword]:,}"
+
+        return _SYMBOL.sub(number, self.text)
+
+
+def formula(text: str, source: str, /, **symbols: str) -> Callable[[Callable[P, int]], Formula[P]]:
+    """Turn a function into a `Formula`: ``@formula("⌈Ψ/N_d⌉·B", "[ZeRO] §5.1", Ψ="parameters", …)``."""
+
+    def decorate(function: Callable[P, int]) -> Formula[P]:
+        return Formula(function, text, source, symbols)
+
+    return decorate
+
+
+def ceil_div(numerator: int, denominator: int) -> int:
+    """⌈numerator / denominator⌉ in whole numbers."""
+    return -(-numerator // denominator)

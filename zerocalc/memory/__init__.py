@@ -1,0 +1,1 @@
+"""Job to ledger, a file a block."""

@@ -1,0 +1,93 @@
+"""Memory beside states and activations: C_B, gathered units, the device's runtime, fragmentation."""
+
+from __future__ import annotations
+
+from zerocalc.formulas.buffers import bucket_bytes, fragmentation_bytes, fused_bytes, gathered_bytes, runtime_bytes
+from zerocalc.ledger import DYNAMIC_KINDS, MOMENTS, Block, Ledger, Moment, Term, block, replaced, span, term
+from zerocalc.modules.rank import Rank
+from zerocalc.modules.units import Place
+from zerocalc.spec.cluster import Gpu
+from zerocalc.spec.recipe import DTYPE_BYTES
+from zerocalc.spec.zero import FUSED_BUFFER_BYTES, Zero
+
+BACKWARD = span("backward_start", "backward_end")
+
+GATHERED_WHILE: dict[Place, tuple[Moment, ...]] = {
+    "layer": span("forward", "backward_end"),
+    "embedding": ("backward_end",),
+    "head": ("forward", "loss"),
+}
+"""When units of each kind are gathered, of the moments that the ledger knows; the embedding's forward lies before the first of them."""
+GATHERED_TIED = span("forward", "backward_end")
+
+
+def buffers(zero: Zero, rank: Rank, stage: int, *, reduce_dtype: str, gather_dtype: str, reduce_buffers: int) -> Block:
+    """C_B: the buckets through which gradients are reduced and weights gathered, or the fused buffer that they replace."""
+    if rank.shards == 1:
+        return block(())
+    if zero.buffers == "fused":
+        fused = term(
+            "fused buffer", "buffers", span("backward_start", "step"), fused_bytes, elements=rank.trainable, bytes_per_element=FUSED_BUFFER_BYTES
+        )
+        return block((fused,))
+    copies = reduce_buffers if zero.overlap_comm else 1
+    bucket = zero.reduce_bucket_size
+    terms = [
+        term(
+            "reduce bucket", "buffers", BACKWARD, bucket_bytes,
+            bucket_elements=bucket, elements=rank.trainable, bytes_per_element=DTYPE_BYTES[reduce_dtype], copies=copies,
+        )
+    ]  # fmt: skip
+    if stage in (1, 2):
+        terms.append(
+            term(
+                "all-gather bucket", "buffers", ("step",), bucket_bytes,
+                bucket_elements=zero.allgather_bucket_size, elements=rank.trainable, bytes_per_element=DTYPE_BYTES[gather_dtype], copies=1,
+            )
+        )  # fmt: skip
+    return block(terms)
+
+
+def gathered(rank: Rank, stage: int, *, gather_dtype: str, units_in_flight: int) -> Block:
+    """Sharded units gathered whole while they are used or prefetched (stage 3)."""
+    if stage < 3 or rank.shards == 1:
+        return block(())
+    terms: list[Term] = []
+    size = DTYPE_BYTES[gather_dtype]
+    tied = rank.arch is not None and bool(rank.arch.model.tied_embeddings)
+    layers = 0
+    for unit in rank.units:
+        if not unit.known:
+            return block((), ("gathered layers",))
+        in_flight = 1
+        if unit.place == "layer":
+            # The larger ones come first, so that later, smaller ones only fill what is left in flight.
+            in_flight = min(units_in_flight - layers, unit.count)
+            layers += in_flight
+        if in_flight:
+            moments = GATHERED_TIED if tied and unit.place == "embedding" else GATHERED_WHILE[unit.place]
+            name = f"gathered {unit.name}" + ("s" if in_flight > 1 else "")
+            terms.append(
+                term(name, "gathered", moments, gathered_bytes, units_in_flight=in_flight, unit_elements=unit.elements, bytes_per_element=size)
+            )
+    return block(terms)
+
+
+def runtime(gpu: Gpu | None) -> Block:
+    """What the device's runtime holds before the first tensor, where the GPU's preset knows it."""
+    if gpu is None or not gpu.runtime_bytes:
+        return block(())
+    entry = term("device runtime", "runtime", MOMENTS, runtime_bytes, runtime_bytes=gpu.runtime_bytes)
+    note = f"device runtime {gpu.runtime_bytes / 2**30:.2f} GiB" + (f" ({gpu.runtime_note})" if gpu.runtime_note else "")
+    return block((replaced(entry, assumption=note),), (), (note,))
+
+
+def fragmentation(zero: Zero, ledger: Ledger) -> Block:
+    """What is lost between live blocks at the peak, while M_D is off."""
+    fraction = zero.fragmentation_fraction
+    if not fraction:
+        return block((), (), ("M_D on: nothing lost to fragmentation",))
+    note = f"M_D off: {fraction:.0%} of dynamic memory lost to fragmentation"
+    dynamic = ledger.total(DYNAMIC_KINDS, ledger.peak_moment)
+    entry = term("fragmentation", "fragmentation", MOMENTS, fragmentation_bytes, fraction=fraction, dynamic_bytes=dynamic)
+    return block((replaced(entry, assumption=note),), (), (note,))

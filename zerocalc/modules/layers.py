@@ -1,0 +1,76 @@
+"""The architecture as one list: embedding, a layer repeated, and what follows the layers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from functools import cached_property
+
+from zerocalc.modules.attention import attention
+from zerocalc.modules.base import Layout, Module, Parameter
+from zerocalc.modules.embedding import embedding
+from zerocalc.modules.head import head
+from zerocalc.modules.mlp import mlp
+from zerocalc.modules.norm import norm
+from zerocalc.spec.model import Dimensions, Model, dimensions
+
+
+class Architecture:
+    """The modules of a model: ``before`` and ``after`` once, ``layer`` as often as ``layers`` says."""
+
+    def __init__(self, model: Model, d: Dimensions, run: Layout | None) -> None:
+        bias = model.kind == "gpt2"
+        self.model = model
+        self.layers = d.layers
+        self.vocab = d.vocab
+        self.hidden = d.hidden
+        self.before = (embedding(model, d, run),)
+        self.layer = (
+            norm("attention norm", d, bias, run), attention(model, d, run), norm("mlp norm", d, bias, run), mlp(model, d, run),
+        )  # fmt: skip
+        self.after = (norm("final norm", d, bias, run), head(model, d, run))
+
+    @cached_property
+    def layer_elements(self) -> int:
+        """Parameters of one layer."""
+        return elements(self.layer)
+
+    @cached_property
+    def parameters(self) -> int:
+        """Ψ: all parameters [elements], a tied head once."""
+        return elements(self.before) + self.layers * self.layer_elements + elements(self.after)
+
+    @property
+    def linear_elements(self) -> int:
+        """Weights of linear layers; a tied head's too, since the product with it is computed like the others."""
+        once = sum(p.elements for p in _tensors(self.before + self.after) if p.linear)
+        tied = self.vocab * self.hidden if self.model.tied_embeddings else 0
+        return self.layers * sum(p.elements for p in _tensors(self.layer) if p.linear) + once + tied
+
+    @property
+    def matrix_elements(self) -> int:
+        """Elements of the matrices inside the layers."""
+        return self.layers * sum(p.elements for p in _tensors(self.layer) if len(p.shape) > 1)
+
+    @property
+    def factored_elements(self) -> int:
+        """A row and a column sum per matrix, vectors whole ([Adafactor], arXiv 1804.04235 §3)."""
+        return self.layers * _factored(self.layer) + _factored(self.before + self.after)
+
+
+def _tensors(modules: Iterable[Module]) -> Iterable[Parameter]:
+    return (parameter for module in modules for parameter in module.parameters)
+
+
+def _factored(modules: Iterable[Module]) -> int:
+    return sum(sum(p.shape) for p in _tensors(modules))
+
+
+def elements(modules: Iterable[Module]) -> int:
+    """Parameters of some modules [elements]."""
+    return sum(math.prod(parameter.shape) for parameter in _tensors(modules))
+
+
+def architecture(model: Model, run: Layout | None = None) -> Architecture | None:
+    """The modules of a model, with what they save when a layout is given; ``None`` for a bare number of parameters."""
+    return None if model.is_bare else Architecture(model, dimensions(model), run)

@@ -1,0 +1,53 @@
+"""What one model-parallel rank holds: its parameter counts and units, from which states, buffers and traffic follow."""
+
+from __future__ import annotations
+
+from zerocalc.formulas.formula import ceil_div
+from zerocalc.ledger import record
+from zerocalc.modules.base import layout
+from zerocalc.modules.layers import Architecture, architecture
+from zerocalc.modules.units import Unit, units
+from zerocalc.spec.job import Job
+
+
+@record
+class Rank:
+    """One rank of a job [elements]. ``shards`` is N_d; ``arch`` is ``None`` for a bare Ψ, and saves nothing while ``tokens`` is 0."""
+
+    parameters: int
+    trainable: int
+    shards: int
+    arch: Architecture | None
+    units: tuple[Unit, ...]
+    tokens: int
+    split: int
+    total: int
+    """Parameters of the whole model."""
+    total_trainable: int
+
+    def count(self, of: str) -> int:
+        """Elements of the whole model that a recipe's row covers."""
+        if of == "all":
+            return self.total
+        if of == "trainable" or self.arch is None:
+            return 0 if of == "rest" else self.total_trainable
+        if of == "linear":
+            return self.arch.linear_elements
+        if of == "factored":
+            return self.arch.factored_elements
+        matrix = min(self.arch.matrix_elements, self.total_trainable)
+        return matrix if of == "matrix" else self.total_trainable - matrix
+
+
+def rank(job: Job) -> Rank:
+    """The rank that all ranks of an even split are like."""
+    model, parallel = job.model, job.parallel
+    run = layout(job, job.training.seq) if job.training.seq else None
+    arch = architecture(model, run)
+    total = arch.parameters if arch is not None else model.params or 0
+    trainable = model.trainable or total
+    split = parallel.tp * parallel.pp
+    own = ceil_div(total, split)
+    return Rank(
+        own, ceil_div(trainable, split), job.dp, arch, units(job, arch, own), run.tokens if run else 0, split, total, trainable
+    )  # fmt: skip

@@ -1,0 +1,98 @@
+"""What an answer is made of: the JSON contract as Python objects, field for field."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from zerocalc.ledger import Moment, Term, record
+from zerocalc.schedule import Collective
+from zerocalc.spec.job import Job
+
+SCHEMA_VERSION = 1
+
+Verdict = Literal["fits", "does_not_fit", "unknown"]
+
+
+@record
+class AtPeak:
+    """The peak, split; the three sum to it [bytes]."""
+
+    states_bytes: int
+    activations_bytes: int
+    other_bytes: int
+
+
+@record
+class GpuMemory:
+    """One GPU's memory [bytes]. ``states_bytes`` sums every state row, whenever it is alive: the paper's figure."""
+
+    states_bytes: int
+    peak_bytes: int
+    peak_moment: Moment
+    moments: dict[Moment, int]
+    at_peak: AtPeak
+    reserved_bytes: int
+    unknown: tuple[str, ...]
+    terms: tuple[Term, ...]
+
+
+@record
+class HostMemory:
+    """Memory of one node beside its GPUs [bytes]."""
+
+    bytes_per_node: int
+    terms: tuple[Term, ...]
+
+
+@record
+class Memory:
+    """Memory by tier; a tier that holds nothing is ``None``."""
+
+    gpu: GpuMemory
+    cpu: HostMemory | None
+    nvme: HostMemory | None
+
+
+@record
+class Communication:
+    """Traffic of one optimizer step on one rank: the paper's volume (elements over the rank's parameters) and the ring's bytes."""
+
+    volume_params: float
+    ratio_to_dp: float | None
+    sent_bytes_per_gpu: int
+    inter_node_bytes_per_gpu: int | None
+    host_bytes_per_gpu: int
+    collectives: tuple[Collective, ...]
+
+
+@record
+class Estimate:
+    """One candidate: a job at one ZeRO stage."""
+
+    name: str
+    stage: int
+    memory: Memory
+    communication: Communication
+    time: None
+    fits: bool | None
+
+
+@record
+class Recommendation:
+    """The candidate to take, and why."""
+
+    name: str
+    why: tuple[str, ...]
+
+
+@record
+class Plan:
+    """The whole answer."""
+
+    schema_version: int
+    job: Job
+    candidates: tuple[Estimate, ...]
+    verdict: Verdict
+    recommended: Recommendation | None
+    assumptions: tuple[str, ...]
+    notes: tuple[str, ...]

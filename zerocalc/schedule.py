@@ -1,0 +1,81 @@
+"""Collectives and the schedule of them: what is sent, when, by which operation, in one optimizer step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Literal, TypeAlias
+
+from zerocalc.formulas.collectives import all_reduce_sent, copy_sent, ring_sent
+from zerocalc.formulas.formula import Formula
+from zerocalc.ledger import record
+
+Phase = Literal["forward", "backward", "step"]
+Op = Literal["all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "send_recv", "copy"]
+Group = Literal["dp", "tp", "pp", "host"]
+Fabric = Literal["node", "network", "pcie", "nvme"]
+AnyFormula: TypeAlias = Formula[Any]
+
+VOLUME_FACTOR: dict[Op, int] = {"all_reduce": 2}
+"""[ZeRO] §7.1: an all-reduce moves its tensor twice, every other collective once, as the ranks grow without bound."""
+
+POINT_TO_POINT: frozenset[Op] = frozenset({"copy", "send_recv"})
+NETWORK_FABRICS = frozenset({"node", "network"})
+
+
+@record
+class Collective:
+    """Calls of one operation in one phase. ``tensor_bytes`` is what one call handles (the gathered size, a reduce-scatter's input);
+    ``sent_bytes`` what one rank sends in all ``count`` calls.
+    """
+
+    moment: Phase
+    op: Op
+    what: str
+    dtype: str
+    tensor_bytes: int
+    count: int
+    group: Group
+    ranks: int
+    fabric: Fabric
+    sent_bytes: int
+    overlapped: bool
+    formula: AnyFormula
+    inputs: dict[str, int | float]
+    source: str
+
+
+def collective(
+    moment: Phase, op: Op, what: str, *, dtype: str, tensor_bytes: int, count: int, group: Group, ranks: int, fabric: Fabric,
+    overlapped: bool, source: str,
+) -> Collective:  # fmt: skip
+    """A collective whose ``sent_bytes`` follow from its operation."""
+    if op in POINT_TO_POINT:
+        sent = copy_sent.function(tensor_bytes=tensor_bytes, count=count)
+        formula: AnyFormula = copy_sent
+        inputs: dict[str, int | float] = {"tensor_bytes": tensor_bytes, "count": count}
+    else:
+        formula = all_reduce_sent if op == "all_reduce" else ring_sent
+        inputs = {"ranks": ranks, "tensor_bytes": tensor_bytes, "count": count}
+        sent = formula.function(ranks=ranks, tensor_bytes=tensor_bytes, count=count)
+    return Collective(moment, op, what, dtype, tensor_bytes, count, group, ranks, fabric, sent, overlapped, formula, inputs, source)
+
+
+@record
+class Schedule:
+    """The collectives of one optimizer step on one rank, in order, and the element size of each dtype in them."""
+
+    collectives: tuple[Collective, ...]
+
+    def sent(self, fabrics: frozenset[str]) -> int:
+        """Bytes that one rank sends over some fabrics."""
+        return sum(c.sent_bytes for c in self.collectives if c.fabric in fabrics)
+
+    def volume_elements(self, dtype_bytes: dict[str, int]) -> int:
+        """Data-parallel elements per rank and step as the ranks grow without bound: [ZeRO]'s convention (§7)."""
+        return sum(VOLUME_FACTOR.get(c.op, 1) * c.tensor_bytes * c.count // dtype_bytes[c.dtype] for c in self.collectives if c.group == "dp")
+
+
+def merge(parts: Iterable[Iterable[Collective]]) -> Schedule:
+    """One schedule out of several lists of collectives, ordered by phase."""
+    order = {"forward": 0, "backward": 1, "step": 2}
+    return Schedule(tuple(sorted((c for part in parts for c in part), key=lambda c: order[c.moment])))

@@ -1,0 +1,1 @@
+"""What the user describes: validated once, here, and frozen."""

@@ -1,0 +1,69 @@
+"""The machine: how many GPUs, of which kind, and how they are divided among forms of parallelism."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, StrictBool, model_validator
+
+from zerocalc.spec.base import FieldError, Spec, from_preset
+from zerocalc.units import Bytes, Capacity, Flops, Rate, Whole
+
+DEFAULT_GPUS_PER_NODE = 8
+"""DGX A100, DGX H100, HGX and the large clouds' nodes; see presets/nodes."""
+
+
+class Gpu(Spec):
+    """An accelerator. Bandwidths [bytes/s] are one-way and per GPU; a figure without a source is left out."""
+
+    title: Annotated[str, Field(max_length=200)]
+    source: Annotated[str, Field(max_length=2000)]
+    usable_bytes: Capacity | None = None
+    bf16_dense_flops_per_second: Flops | None = None
+    memory_bytes_per_second: Rate | None = None
+    scale_up_bytes_per_second: Rate | None = None
+    scale_up: Literal["all-to-all", "pairs", "torus"] | None = None
+    pcie_bytes_per_second: Rate | None = None
+    runtime_bytes: Bytes | None = None
+    runtime_note: Annotated[str, Field(max_length=500)] | None = None
+    note: Annotated[str, Field(max_length=500)] | None = None
+
+
+class Node(Spec):
+    """A server: its GPUs and its network cards together [bytes/s, one way]."""
+
+    title: Annotated[str, Field(max_length=200)]
+    source: Annotated[str, Field(max_length=2000)]
+    gpus: Whole
+    gpu: Annotated[str, Field(max_length=200)]
+    network_bytes_per_second: Rate | None = None
+    note: Annotated[str, Field(max_length=500)] | None = None
+
+
+class Cluster(Spec):
+    """The GPUs of a job. ``gpu_memory`` [bytes] is what a process can use, and overrides the GPU preset's figure."""
+
+    gpus: Whole
+    gpu: Annotated[Gpu, from_preset("gpus")] | None = None
+    gpu_memory: Capacity | None = None
+    gpus_per_node: Whole = DEFAULT_GPUS_PER_NODE
+
+    @property
+    def usable_bytes(self) -> int | None:
+        """What one GPU can hold [bytes], if that is known."""
+        return self.gpu_memory if self.gpu_memory is not None else self.gpu.usable_bytes if self.gpu else None
+
+
+class Parallel(Spec):
+    """Degrees of model parallelism; what is left of the GPUs is data parallelism."""
+
+    tp: Whole = 1
+    pp: Whole = 1
+    cp: Whole = 1
+    sequence_parallel: StrictBool = False
+
+    @model_validator(mode="after")
+    def _check(self) -> Parallel:
+        if self.sequence_parallel and self.tp == 1:
+            raise FieldError("parallel.sequence_parallel", "splits what tensor parallelism replicates: it needs tp above 1")
+        return self

@@ -1,0 +1,143 @@
+"""The job: all that a user describes, and the checks that cross its parts."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import model_validator
+
+from zerocalc.spec.base import FieldError, Spec, from_preset
+from zerocalc.spec.cluster import Cluster, Parallel
+from zerocalc.spec.framework import Framework
+from zerocalc.spec.model import GPT2_POSITIONS, Model
+from zerocalc.spec.recipe import Recipe
+from zerocalc.spec.training import Training
+from zerocalc.spec.zero import Zero
+from zerocalc.units import parse_whole
+
+DEFAULT_FRAMEWORK = "paper"
+
+
+class Job(Spec):
+    """A training job: ``Job(model="llama-3-8b", cluster=Cluster(gpus=8, gpu="h100-80g"))``.
+
+    A string stands for the preset of that name or for a TOML file; the dump holds what it stands for.
+    """
+
+    model: Annotated[Model, from_preset("models")]
+    cluster: Cluster
+    framework: Annotated[Framework, from_preset("frameworks")]
+    recipe: Annotated[Recipe, from_preset("recipes")]
+    training: Training = Training()
+    parallel: Parallel = Parallel()
+    zero: Zero = Zero()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _defaults(cls, data: Any) -> Any:
+        """The paper's framework unless another is named, and the framework's recipe unless one is."""
+        if not isinstance(data, dict):
+            return data
+        data = dict(data)
+        data["model"] = _with_positions(data.get("model"), data.get("training"))
+        if data["model"] is None:
+            del data["model"]
+        framework = data.setdefault("framework", DEFAULT_FRAMEWORK)
+        if data.get("recipe") is None:
+            if isinstance(framework, str):
+                from zerocalc import presets
+
+                framework = data["framework"] = presets.load("frameworks", framework)
+            recipe = framework.get("recipe") if isinstance(framework, dict) else getattr(framework, "recipe", None)
+            if recipe is not None:
+                data["recipe"] = recipe
+        return data
+
+    @property
+    def model_parallel(self) -> int:
+        """GPUs that hold one copy of the model together."""
+        return self.parallel.tp * self.parallel.pp * self.parallel.cp
+
+    @property
+    def dp(self) -> int:
+        """The data-parallel degree; also N_d, the degree over which the paper shards states."""
+        return self.cluster.gpus // self.model_parallel
+
+    @property
+    def stages(self) -> tuple[int, ...]:
+        """The stages asked for: all that the framework has unless some were named."""
+        return self.zero.stage or tuple(stage.stage for stage in self.framework.stages)
+
+    @property
+    def reduce_dtype(self) -> str:
+        """The dtype in which gradients are reduced."""
+        return self.zero.reduce_dtype or self.recipe.gradient_dtype
+
+    @model_validator(mode="after")
+    def _check(self) -> Job:
+        self._check_degrees()
+        self._check_stages()
+        self._check_activations()
+        if self.model.is_bare and any(row.of == "factored" for row in self.recipe.rows):
+            raise FieldError("recipe", f"{self.recipe.name} keeps a sum per row and column of each matrix: give the architecture, not just params")
+        return self
+
+    def _check_degrees(self) -> None:
+        p, gpus = self.parallel, self.cluster.gpus
+        for name, degree in (("tp", p.tp), ("pp", p.pp), ("cp", p.cp)):
+            if degree > gpus:
+                raise FieldError(f"parallel.{name}", f"{degree} is more than the {gpus} GPUs")
+        if gpus % self.model_parallel:
+            lower = gpus - gpus % self.model_parallel
+            nearby = f"{lower} or {lower + self.model_parallel}" if lower else f"{self.model_parallel}"
+            raise FieldError("cluster.gpus", f"{gpus} is not divisible by tp·pp·cp = {p.tp}·{p.pp}·{p.cp} = {self.model_parallel}; {nearby} would be")
+        m = self.model
+        if m.heads and m.heads % p.tp:
+            raise FieldError("parallel.tp", f"{p.tp} does not divide the {m.heads} heads")
+        if m.layers and p.pp > m.layers:
+            raise FieldError("parallel.pp", f"{p.pp} stages are more than the {m.layers} layers")
+        if self.training.seq and p.cp > self.training.seq:
+            raise FieldError("parallel.cp", f"{p.cp} is more than the {self.training.seq} tokens of a sequence")
+
+    def _check_stages(self) -> None:
+        z = self.zero
+        for stage in z.stage or ():
+            self.framework.stage(stage)
+        if z.grad_sync == "all-reduce" and 1 not in self.stages:
+            raise FieldError("zero.grad_sync", "all-reduce is a variant of stage 1, which is not among the stages asked for")
+        if z.gather == "broadcast" and 3 not in self.stages:
+            raise FieldError("zero.gather", "broadcast is a variant of stage 3, which is not among the stages asked for")
+        if z.defer_grad_sync and not {2, 3} & set(self.stages):
+            raise FieldError("zero.defer_grad_sync", "is for stages 2 and 3; the others reduce once a step anyway")
+        if z.gather == "broadcast" and self.model.is_bare and self.model.blocks is None:
+            raise FieldError("zero.gather", "broadcast sends block by block: say how many blocks the parameters are cut into (model.blocks)")
+
+    def _check_activations(self) -> None:
+        z, t, p, m = self.zero, self.training, self.parallel, self.model
+        if z.partition_activations:
+            if p.tp == 1:
+                raise FieldError(
+                    "zero.partition_activations",
+                    "splits what tensor-parallel ranks hold alike; with tp = 1 there is nothing (data-parallel ranks hold different data)",
+                )
+            if t.recompute != "full":
+                raise FieldError("zero.partition_activations", "splits stored checkpoints (P_a): it needs recompute full")
+            if p.sequence_parallel:
+                raise FieldError("zero.partition_activations", "contradicts sequence_parallel, which splits the checkpoints already")
+        if t.seq and m.kind == "gpt2" and m.positions and t.seq > m.positions:
+            raise FieldError("training.seq", f"{t.seq} is more than the model's {m.positions} learned positions")
+
+
+def _with_positions(model: Any, training: Any) -> Any:
+    """Dimensions given without learned positions get as many as the sequence needs, and say so."""
+    seq = training.get("seq") if isinstance(training, dict) else getattr(training, "seq", None)
+    if not isinstance(model, dict) or model.get("positions") is not None or model.get("hidden") is None or model.get("kind", "gpt2") != "gpt2":
+        return model
+    try:
+        needed = parse_whole(seq)
+    except ValueError:
+        return model
+    if needed <= GPT2_POSITIONS:
+        return model
+    assumed = (*model.get("assumed", ()), f"{needed:,} learned positions (the sequence length)")
+    return {**model, "positions": needed, "assumed": assumed}

@@ -1,0 +1,173 @@
+"""The model: a bare number of parameters Ψ, or the dimensions of a decoder from which everything is counted."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, StrictBool, model_validator
+
+from zerocalc.spec.base import FieldError, Spec
+from zerocalc.units import Count, Fraction, Whole
+
+ModelKind = Literal["gpt2", "llama"]
+
+GPT2_DROPOUT = 0.1
+"""GPT-2's residual, embedding and attention dropout (openai/gpt-2; config.json of the gpt2 checkpoints)."""
+GPT2_VOCAB = 50257
+GPT2_POSITIONS = 1024
+LLAMA_VOCAB = 32000
+FFN_FACTOR = 4
+"""[ZeRO], [SP]: the MLP is four hidden sizes wide."""
+LLAMA_FFN_MULTIPLE = 256
+"""Llama's reference code rounds two thirds of 4·hidden up to a multiple of this."""
+
+DIMENSIONS = (
+    *("kind", "layers", "hidden", "heads", "kv_heads", "head_dim", "ffn", "vocab", "positions"),
+    *("tied_embeddings", "qkv_bias", "out_bias", "mlp_bias", "qk_norm", "dropout"),
+)
+REQUIRED = ("layers", "hidden", "heads")
+
+
+class Model(Spec):
+    """What is trained: ``params`` alone, or an architecture of one of the known kinds. Sizes in elements."""
+
+    title: Annotated[str, Field(max_length=200)] | None = None
+    source: Annotated[str, Field(max_length=2000)] | None = None
+    params: Count | None = None
+    blocks: Whole | None = None
+    trainable: Count | None = None
+
+    kind: ModelKind | None = None
+    layers: Whole | None = None
+    hidden: Whole | None = None
+    heads: Whole | None = None
+    kv_heads: Whole | None = None
+    head_dim: Whole | None = None
+    ffn: Whole | None = None
+    vocab: Whole | None = None
+    positions: Whole | None = None
+    tied_embeddings: StrictBool | None = None
+    qkv_bias: StrictBool | None = None
+    out_bias: StrictBool | None = None
+    mlp_bias: StrictBool | None = None
+    qk_norm: StrictBool | None = None
+    dropout: Fraction | None = None
+
+    assumed: tuple[str, ...] = ()
+    """What had to be filled in, in words; kept with the model so that a saved job says it again."""
+
+    @property
+    def is_bare(self) -> bool:
+        """Whether only the number of parameters is known."""
+        return self.params is not None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _fill(cls, data: Any) -> Any:
+        """Fill in what the kind implies, and say so where it is a guess."""
+        if not isinstance(data, dict):
+            return data
+        given = {key for key in DIMENSIONS if data.get(key) is not None}
+        if data.get("params") is not None or not given:
+            return data
+        return {**data, **_filled(data)}
+
+    @model_validator(mode="after")
+    def _check(self) -> Model:
+        if self.params is not None:
+            self._check_bare(self.params)
+            return self
+        missing = [name for name in REQUIRED if getattr(self, name) is None]
+        if len(missing) == len(REQUIRED):
+            raise FieldError("model", "say what is trained: a number of parameters (params), a preset's name, or layers, hidden and heads")
+        if missing:
+            raise FieldError(f"model.{missing[0]}", f"is missing; an architecture needs {', '.join(REQUIRED)}")
+        if self.blocks is not None:
+            raise FieldError("model.blocks", "is for a bare number of parameters; this architecture's blocks are its layers")
+        self._check_shape()
+        return self
+
+    def _check_bare(self, params: int) -> None:
+        set_too = [name for name in DIMENSIONS if getattr(self, name) is not None]
+        if set_too:
+            raise FieldError("model.params", f"contradicts {set_too[0]}: give the number of parameters or the architecture, not both")
+        if self.trainable is not None and self.trainable > params:
+            raise FieldError("model.trainable", f"{self.trainable:,} is more than the model's {params:,} parameters")
+        if self.blocks is not None and self.blocks > params:
+            raise FieldError("model.blocks", f"{self.blocks:,} blocks cannot be cut from {params:,} parameters")
+
+    def _check_shape(self) -> None:
+        d = dimensions(self)
+        if self.head_dim is None:
+            raise FieldError("model.heads", f"{d.heads} does not divide the hidden size {d.hidden}; if heads are wider, give head_dim")
+        if d.heads % d.kv_heads:
+            raise FieldError("model.kv_heads", f"{d.kv_heads} does not divide the {d.heads} heads")
+        if self.kind == "llama" and self.dropout:
+            raise FieldError("model.dropout", f"{self.dropout} is for kind gpt2; kind llama trains without dropout")
+
+
+def _filled(data: dict[str, Any]) -> dict[str, Any]:
+    """The architecture's missing dimensions, from its kind."""
+    out: dict[str, Any] = {}
+    assumed: list[str] = []
+
+    def fill(key: str, value: Any, words: str | None = None) -> None:
+        if data.get(key) is None:
+            out[key] = value
+            if words:
+                assumed.append(words)
+
+    def whole(key: str) -> int | None:
+        """A dimension if it reads as one; a wrong one is reported by its own field's validation."""
+        from zerocalc.units import parse_whole
+
+        try:
+            return parse_whole(data.get(key))
+        except ValueError:
+            return None
+
+    fill("kind", "gpt2", "kind gpt2 (LayerNorm, learned positions, plain MLP); --kind llama for gated MLPs and RMSNorm")
+    llama = data.get("kind", "gpt2") == "llama"
+    hidden, heads = whole("hidden"), whole("heads")
+    fill("kv_heads", heads)
+    if hidden and heads and hidden % heads == 0:
+        fill("head_dim", hidden // heads)
+    if hidden and llama:
+        two_thirds = 2 * FFN_FACTOR * hidden // 3
+        ffn = -(-two_thirds // LLAMA_FFN_MULTIPLE) * LLAMA_FFN_MULTIPLE
+        fill("ffn", ffn, f"ffn {ffn:,} (2/3 of 4·hidden, rounded up to {LLAMA_FFN_MULTIPLE}, as Llama's code does)")
+    elif hidden:
+        fill("ffn", FFN_FACTOR * hidden)
+    vocab = LLAMA_VOCAB if llama else GPT2_VOCAB
+    fill("vocab", vocab, f"vocabulary {vocab:,} ({'Llama 2' if llama else 'GPT-2'}'s)")
+    if not llama:
+        fill("positions", GPT2_POSITIONS, f"{GPT2_POSITIONS:,} learned positions (GPT-2's)")
+    fill("tied_embeddings", not llama, "embedding and head tied (GPT-2's way)" if not llama else "embedding and head untied (Llama's way)")
+    for bias in ("qkv_bias", "out_bias", "mlp_bias"):
+        fill(bias, not llama)
+    fill("qk_norm", False)
+    fill("dropout", 0.0 if llama else GPT2_DROPOUT)
+    if assumed and not data.get("title"):
+        out["assumed"] = (*data.get("assumed", ()), *assumed)
+    return out
+
+
+class Dimensions:
+    """The dimensions of an architecture as plain numbers, none missing; short-lived."""
+
+    __slots__ = ("ffn", "head_dim", "heads", "hidden", "kv_heads", "layers", "positions", "vocab")
+
+    def __init__(self, model: Model) -> None:
+        self.layers = model.layers or 0
+        self.hidden = model.hidden or 0
+        self.heads = model.heads or 0
+        self.kv_heads = model.kv_heads or self.heads
+        self.head_dim = model.head_dim or 0
+        self.ffn = model.ffn or 0
+        self.vocab = model.vocab or 0
+        self.positions = model.positions or 0
+
+
+def dimensions(model: Model) -> Dimensions:
+    """An architecture's dimensions; only for a model that is not bare."""
+    return Dimensions(model)

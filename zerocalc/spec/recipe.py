@@ -1,0 +1,70 @@
+"""The recipe: which state rows a parameter has, in which dtype, and from which ZeRO stage each is sharded."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from zerocalc.spec.base import FieldError, Spec
+from zerocalc.units import Whole
+
+Dtype = Literal["fp32", "bf16", "fp16", "int8"]
+FloatDtype = Literal["fp32", "bf16", "fp16"]
+DTYPE_BYTES: dict[str, int] = {"fp32": 4, "bf16": 2, "fp16": 2, "int8": 1}
+
+RowKind = Literal["weights", "gradients", "optimizer", "copies"]
+RowOf = Literal["all", "trainable", "linear", "matrix", "rest", "factored"]
+
+
+class StateRow(Spec):
+    """One row of a recipe: an item of ``dtype`` for every ``per`` of the parameters named by ``of``.
+
+    ``of``: ``all`` (frozen ones too), ``trainable``, ``linear`` (weights of linear layers), ``matrix`` (matrices inside the layers),
+    ``rest`` (trainable but not matrix), ``factored`` (a row and a column sum per matrix, whole vectors otherwise).
+    ``sharded_from``: the first ZeRO stage that divides the row; 4 where no stage does.
+    """
+
+    name: Annotated[str, Field(min_length=1, max_length=60)]
+    kind: RowKind
+    dtype: Dtype
+    sharded_from: Annotated[int, Field(ge=1, le=4, strict=True)]
+    of: RowOf = "trainable"
+    per: Whole = 1
+
+
+class Recipe(Spec):
+    """How training keeps numbers: state rows, and the dtypes of compute, of gathered weights and of gradients in flight."""
+
+    name: Annotated[str, Field(min_length=1, max_length=60)]
+    title: Annotated[str, Field(max_length=200)] = ""
+    source: Annotated[str, Field(max_length=2000)]
+    compute: FloatDtype = "bf16"
+    gather: FloatDtype = "bf16"
+    note: Annotated[str, Field(max_length=500)] | None = None
+    rows: Annotated[tuple[StateRow, ...], Field(min_length=1, max_length=20)]
+
+    @model_validator(mode="after")
+    def _check(self) -> Recipe:
+        kinds = {row.kind for row in self.rows}
+        for kind in ("weights", "gradients"):
+            if kind not in kinds:
+                raise FieldError("recipe.rows", f"have no row of kind {kind}")
+        for row in self.rows:
+            if row.kind == "weights" and row.of != "all":
+                raise FieldError("recipe.rows", f"{row.name}: weights exist for all parameters, not for {row.of}")
+        names = [row.name for row in self.rows]
+        if len(set(names)) < len(names):
+            raise FieldError("recipe.rows", "have two rows of one name")
+        return self
+
+    @property
+    def gradient_dtype(self) -> str:
+        """The dtype in which gradients are communicated unless told otherwise: the first gradient row's."""
+        return next(row.dtype for row in self.rows if row.kind == "gradients")
+
+    @property
+    def bytes_per_parameter(self) -> float:
+        """Bytes of all state rows per trainable parameter, rows that depend on shapes and passing copies aside."""
+        counted = {"all", "trainable", "matrix"}
+        return sum(DTYPE_BYTES[row.dtype] / row.per for row in self.rows if row.kind != "copies" and row.of in counted)

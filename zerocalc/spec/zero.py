@@ -1,0 +1,70 @@
+"""ZeRO-DP and ZeRO-R: the stage, how gradients and weights travel, buffers, partitioned activations, fragmentation."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import StrictBool, field_validator, model_validator
+
+from zerocalc.spec.base import FieldError, Spec
+from zerocalc.spec.recipe import FloatDtype
+from zerocalc.units import Count, Fraction, shown
+
+STAGES = (0, 1, 2, 3)
+
+DEFAULT_BUCKET_ELEMENTS = 500_000_000
+"""DeepSpeed's reduce_bucket_size and allgather_bucket_size (docs/_pages/config-json.md); [ZeRO] gives no number for C_B."""
+FUSED_BUFFER_BYTES = 4
+"""[ZeRO] §6.2: fp32 elements; 3B parameters need a buffer of 12 GB."""
+FRAGMENTATION_WITHOUT_DEFRAGMENTATION = 0.3
+"""[ZeRO] §6.3: out of memory with over 30 % still free, in extreme cases."""
+
+
+class Zero(Spec):
+    """The choices that ZeRO offers. Bucket sizes in elements."""
+
+    stage: tuple[int, ...] | None = None
+    grad_sync: Literal["reduce-scatter", "all-reduce"] = "reduce-scatter"
+    defer_grad_sync: StrictBool = False
+    gather: Literal["all-gather", "broadcast"] = "all-gather"
+    reduce_dtype: FloatDtype | None = None
+    buffers: Literal["constant", "fused"] = "constant"
+    reduce_bucket_size: Count = DEFAULT_BUCKET_ELEMENTS
+    allgather_bucket_size: Count = DEFAULT_BUCKET_ELEMENTS
+    overlap_comm: StrictBool = True
+    partition_activations: StrictBool = False
+    cpu_checkpointing: StrictBool = False
+    defragment: StrictBool = True
+    fragmentation: Fraction | None = None
+
+    @field_validator("stage", mode="before")
+    @classmethod
+    def _stages(cls, value: Any) -> Any:
+        """One stage, a list of them, or text such as ``1,3``."""
+        if value is None:
+            return None
+        parts = value.split(",") if isinstance(value, str) else list(value) if isinstance(value, (list, tuple)) else [value]
+        stages = []
+        for part in parts:
+            text = part.strip() if isinstance(part, str) else part
+            if isinstance(text, bool) or str(text) not in {"0", "1", "2", "3"} or not isinstance(text, (int, str)):
+                raise ValueError(f"{shown(text)} is not a ZeRO stage; the stages are 0 (DDP), 1, 2 and 3")
+            stages.append(int(text))
+        if not stages:
+            raise ValueError("names no stage")
+        return tuple(sorted(set(stages)))
+
+    @model_validator(mode="after")
+    def _check(self) -> Zero:
+        if self.cpu_checkpointing and not self.partition_activations:
+            raise FieldError("zero.cpu_checkpointing", "moves partitioned activations to the host: it needs partition_activations too")
+        if self.fragmentation is not None and self.defragment and self.fragmentation > 0:
+            raise FieldError("zero.fragmentation", "contradicts defragment (M_D), under which nothing is lost: turn defragment off")
+        return self
+
+    @property
+    def fragmentation_fraction(self) -> float:
+        """The fraction of dynamic memory taken as lost to fragmentation."""
+        if self.defragment:
+            return 0.0
+        return FRAGMENTATION_WITHOUT_DEFRAGMENTATION if self.fragmentation is None else self.fragmentation

@@ -1,0 +1,1 @@
+"""Job to schedule, a file a group of ranks."""

@@ -1,0 +1,193 @@
+"""Text such as "7.5B", "80GiB" or "400Gbps" to plain numbers and back.
+
+The only module that knows suffixes. Everything else in the library works in parameters, elements, bytes, FLOPs and seconds.
+All parsing is exact (decimal, then integer); a text that is not understood raises ``ValueError`` with one line that says what would be right.
+"""
+
+from __future__ import annotations
+
+import re
+from decimal import Decimal
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator
+
+GB = 10**9
+GIB = 2**30
+
+COUNT_SUFFIXES = {"": 1, "K": 10**3, "M": 10**6, "B": 10**9, "T": 10**12}
+BYTE_SUFFIXES = {
+    "B": 1,
+    **{f"{prefix}B": 1000**power for power, prefix in enumerate("KMGTP", start=1)},
+    **{f"{prefix}iB": 1024**power for power, prefix in enumerate("KMGTP", start=1)},
+}
+RATE_SUFFIXES = {
+    **{f"{suffix}/s": factor for suffix, factor in BYTE_SUFFIXES.items()},
+    **{f"{prefix}bps": Decimal(1000**power) / 8 for power, prefix in enumerate("KMGT", start=1)},
+}
+FLOPS_SUFFIXES = {"GFLOPS": 10**9, "TFLOPS": 10**12, "PFLOPS": 10**15}
+
+LARGEST_COUNT = 10**18
+"""No model, bucket or cluster is described with more than this; larger numbers are slips of the pen."""
+LARGEST_WHOLE = 10**9
+"""The bound for dimensions and degrees (layers, hidden size, sequence length, GPUs)."""
+LARGEST_BYTES = 10**21
+
+_NUMBER = re.compile(r"\s*(?P<number>(?:\d[\d_]*)?(?:\.\d+)?(?:[eE][+-]?\d{1,3})?)\s*(?P<suffix>[A-Za-z/]*)\s*", re.ASCII)
+_LONGEST_SHOWN = 40
+
+
+def shown(value: object) -> str:
+    """The value as an error line quotes it: one line, and not longer than a line."""
+    text = repr(value)
+    return text if len(text) <= _LONGEST_SHOWN else text[: _LONGEST_SHOWN - 1] + "…"
+
+
+def _split(value: str) -> tuple[Decimal, str] | None:
+    match = _NUMBER.fullmatch(value) if len(value) <= _LONGEST_SHOWN else None
+    if match is None or not any(character.isdigit() for character in match["number"]):
+        return None
+    number = match["number"].replace("_", "")
+    return Decimal(number), match["suffix"]
+
+
+def _look_up(suffix: str, suffixes: dict[str, Any]) -> Any:
+    """The suffix's factor, capitals aside where that leaves no doubt."""
+    if suffix in suffixes:
+        return suffixes[suffix]
+    same = [known for known in suffixes if known.lower() == suffix.lower()]
+    return suffixes[same[0]] if len(same) == 1 else None
+
+
+def _scaled(value: object, suffixes: dict[str, Any], wanted: str, largest: int) -> int:
+    if isinstance(value, bool):
+        raise ValueError(f"{shown(value)} is not {wanted}")
+    if isinstance(value, int):
+        number: Decimal | int = value
+    elif isinstance(value, float):
+        # A JSON number such as 7.5e9; nan and infinity have no digits and are refused below.
+        if value != value or value in (float("inf"), float("-inf")):
+            raise ValueError(f"{shown(value)} is not {wanted}")
+        number = Decimal(repr(value))
+    elif isinstance(value, str):
+        parts = _split(value)
+        if parts is None:
+            negative = value.strip().startswith("-") and _split(value.strip()[1:]) is not None
+            raise ValueError(f"{shown(value)} is negative" if negative else f"{shown(value)} is not {wanted}")
+        amount, suffix = parts
+        factor = _look_up(suffix, suffixes)
+        if factor is None:
+            raise ValueError(f"{shown(value)} is not {wanted}")
+        number = amount * factor
+    else:
+        raise ValueError(f"{shown(value)} is not {wanted}")
+    if number < 0:
+        raise ValueError(f"{shown(value)} is negative")
+    if number > largest:
+        raise ValueError(f"{shown(value)} is too large: the most is {largest:.0e}".replace("e+", "e"))
+    return int(number) if number == int(number) else _not_whole(value, number, suffixes)
+
+
+def _not_whole(value: object, number: Decimal | int, suffixes: dict[str, Any]) -> int:
+    if suffixes is COUNT_SUFFIXES:
+        raise ValueError(f"{shown(value)} is not a whole number")
+    return int(number)  # a fraction of a byte, as in 79.11GiB: rounded down
+
+
+def parse_count(value: object) -> int:
+    """A number of parameters, elements or tokens.
+
+    >>> parse_count("7.5B"), parse_count("1_000"), parse_count("7.5e9")
+    (7500000000, 1000, 7500000000)
+    """
+    return _positive(value, _scaled(value, COUNT_SUFFIXES, "a count such as 10B, 350M or 7.5e9", LARGEST_COUNT))
+
+
+def parse_whole(value: object) -> int:
+    """A dimension or a degree: a plain whole number of at least 1.
+
+    >>> parse_whole("4096")
+    4096
+    """
+    if isinstance(value, str) and not re.fullmatch(r"\s*-?\d[\d_]*\s*", value, re.ASCII):
+        raise ValueError(f"{shown(value)} is not a whole number")
+    return _positive(value, _scaled(value, COUNT_SUFFIXES, "a whole number", LARGEST_WHOLE))
+
+
+def _positive(value: object, number: int) -> int:
+    if number == 0:
+        raise ValueError(f"{shown(value)} is not at least 1")
+    return number
+
+
+def parse_bytes(value: object) -> int:
+    """An amount of memory [bytes]; a text needs its unit, a number is in bytes already.
+
+    >>> parse_bytes("80GB"), parse_bytes("80GiB")
+    (80000000000, 85899345920)
+    """
+    return _scaled(value, BYTE_SUFFIXES, "an amount of memory such as 80GB (1e9) or 80GiB (2^30)", LARGEST_BYTES)
+
+
+def parse_capacity(value: object) -> int:
+    """As `parse_bytes`, but at least one byte."""
+    return _positive(value, parse_bytes(value))
+
+
+def parse_rate(value: object) -> int:
+    """A bandwidth [bytes/s].
+
+    >>> parse_rate("400Gbps"), parse_rate("50GB/s")
+    (50000000000, 50000000000)
+    """
+    return _positive(value, _scaled(value, RATE_SUFFIXES, "a bandwidth such as 400Gbps or 50GB/s", LARGEST_BYTES))
+
+
+def parse_flops(value: object) -> int:
+    """A speed of arithmetic [FLOP/s].
+
+    >>> parse_flops("989TFLOPS")
+    989000000000000
+    """
+    return _positive(value, _scaled(value, FLOPS_SUFFIXES, "a speed such as 989TFLOPS", LARGEST_BYTES))
+
+
+def parse_fraction(value: object) -> float:
+    """A share between 0 and 1, below 1.
+
+    >>> parse_fraction("0.1")
+    0.1
+    """
+    wanted = "a fraction from 0 up to 1, such as 0.1"
+    if isinstance(value, bool) or not isinstance(value, (int, float, str)):
+        raise ValueError(f"{shown(value)} is not {wanted}")
+    try:
+        number = float(value)
+    except (ValueError, OverflowError):
+        number = -1.0
+    if not 0.0 <= number < 1.0:
+        raise ValueError(f"{shown(value)} is not {wanted}")
+    return number
+
+
+Count = Annotated[int, BeforeValidator(parse_count)]
+Whole = Annotated[int, BeforeValidator(parse_whole)]
+Bytes = Annotated[int, BeforeValidator(parse_bytes)]
+Capacity = Annotated[int, BeforeValidator(parse_capacity)]
+Rate = Annotated[int, BeforeValidator(parse_rate)]
+Flops = Annotated[int, BeforeValidator(parse_flops)]
+Fraction = Annotated[float, BeforeValidator(parse_fraction)]
+
+
+def format_count(number: int) -> str:
+    """A count in the largest suffix that keeps four digits.
+
+    >>> format_count(7_500_000_000), format_count(8_030_261_248), format_count(999)
+    ('7.5B', '8.03B', '999')
+    """
+    for suffix in ("T", "B", "M", "K"):
+        size = COUNT_SUFFIXES[suffix]
+        if number >= size:
+            text = f"{number / size:.2f}"
+            return (text.rstrip("0").rstrip(".")) + suffix
+    return str(number)
