@@ -96,3 +96,4 @@ class Plan:
     recommended: Recommendation | None
     assumptions: tuple[str, ...]
     notes: tuple[str, ...]
+    suggestions: tuple[str, ...]

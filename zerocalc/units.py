@@ -6,6 +6,7 @@ All parsing is exact (decimal, then integer); a text that is not understood rais
 
 from __future__ import annotations
 
+import math
 import re
 from decimal import Decimal
 from typing import Annotated, Any
@@ -66,7 +67,7 @@ def _scaled(value: object, suffixes: dict[str, Any], wanted: str, largest: int) 
         number: Decimal | int = value
     elif isinstance(value, float):
         # A JSON number such as 7.5e9; nan and infinity have no digits and are refused below.
-        if value != value or value in (float("inf"), float("-inf")):
+        if not math.isfinite(value):
             raise ValueError(f"{shown(value)} is not {wanted}")
         number = Decimal(repr(value))
     elif isinstance(value, str):
@@ -191,3 +192,40 @@ def format_count(number: int) -> str:
             text = f"{number / size:.2f}"
             return (text.rstrip("0").rstrip(".")) + suffix
     return str(number)
+
+
+def format_gib(number: int) -> str:
+    """Bytes in GiB, two decimals.
+
+    >>> format_gib(85_899_345_920)
+    '80.00 GiB'
+    """
+    return f"{figure(number, GIB)} GiB"
+
+
+def figure(number: float, size: float) -> str:
+    """``number`` in units of ``size``: two decimals, or two digits where those would read 0.00.
+
+    >>> figure(41_875_000_000, GB), figure(160_000, GB)
+    ('41.88', '0.00016')
+    """
+    value = number / size
+    return f"{value:,.2f}" if value == 0 or abs(value) >= 0.005 else f"{value:.2g}"
+
+
+def byte_unit(largest: int, binary: bool) -> tuple[str, str, int]:
+    """(name, what it is, bytes) of the unit in which a table of bytes up to ``largest`` is best read.
+
+    >>> byte_unit(160_000_000_000, binary=False), byte_unit(160_000, binary=True)
+    (('GB', '1e9', 1000000000), ('KiB', '2^10', 1024))
+    """
+    base = 1024 if binary else 1000
+    power = 3
+    while power > 0 and largest < base**power / 10:
+        power -= 1
+    while power < 5 and largest >= 100 * base ** (power + 1):
+        power += 1
+    prefix = "BKMGTP"[power]
+    if power == 0:
+        return "bytes", "1", 1
+    return (f"{prefix}iB", f"2^{10 * power}", base**power) if binary else (f"{prefix}B", f"1e{3 * power}", base**power)

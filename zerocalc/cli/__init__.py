@@ -1,0 +1,111 @@
+"""The command line: thin, lazy, and the only place that knows typer."""
+
+from __future__ import annotations
+
+import os
+import sys
+from importlib import import_module
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+from zerocalc import __version__
+from zerocalc.cli.errors import UserError
+
+COMMANDS = ("plan", "explain", "step", "params", "paper", "presets")
+HELP_NAMES = {"help_option_names": ["-h", "--help"]}
+
+
+class Sections(TyperCommand):
+    """A command whose plain help groups options under their panels' names."""
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Write the options, section by section."""
+        sections: dict[str, list[tuple[str, str]]] = {}
+        for parameter in self.get_params(ctx):
+            record = parameter.get_help_record(ctx)
+            if record is not None:
+                panel = getattr(parameter, "rich_help_panel", None) or "Options"
+                sections.setdefault(panel, []).append(record)
+        for name, records in sections.items():
+            with formatter.section(name):
+                formatter.write_dl(records)
+
+
+class Lazy(TyperGroup):
+    """A group that imports a command's module only when that command is wanted."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """The commands' names, in the order in which they are explained."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """The command, or ``None`` for a name that is none."""
+        if cmd_name not in COMMANDS:
+            return None
+        command = typer.main.get_command(import_module(f"zerocalc.cli.{cmd_name}").app)
+        command.name = cmd_name
+        return command
+
+
+app = typer.Typer(
+    cls=Lazy, rich_markup_mode=None, no_args_is_help=True, add_completion=True, context_settings=HELP_NAMES, pretty_exceptions_enable=False
+)
+
+
+def new_app() -> typer.Typer:
+    """The typer application that one command's module registers itself with."""
+    return typer.Typer(rich_markup_mode=None, add_completion=False, context_settings=HELP_NAMES)
+
+
+def _version(value: bool) -> None:
+    if value:
+        typer.echo(f"zerocalc {__version__}")
+        raise typer.Exit
+
+
+@app.callback(help="What training a large model under ZeRO or FSDP costs, before a GPU is rented: memory, traffic, what fits.")
+def _root(version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")] = False) -> None:
+    pass
+
+
+def main() -> None:
+    """Run the program: 0 answered, 1 where a check says no, 2 bad input in one line on stderr."""
+    status = run(sys.argv[1:])
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        _stop_writing()
+    sys.exit(status)
+
+
+def run(arguments: list[str]) -> int:
+    """Run one command line and give its exit status."""
+    try:
+        return app(arguments, prog_name="zerocalc", standalone_mode=False) or 0
+    except UserError as error:
+        return _refuse(str(error))
+    except BrokenPipeError:
+        _stop_writing()
+        return 0
+    except KeyboardInterrupt:
+        return 130
+    except typer.Abort:
+        return 130
+    except typer.TyperException as error:
+        return _refuse(error.format_message().rstrip("."))
+
+
+def _refuse(text: str) -> int:
+    line = " ".join(text.split())
+    # A path or a name can hold what the terminal cannot spell, or would obey.
+    safe = "".join(character if character.isprintable() else "?" for character in line)
+    encoding = sys.stderr.encoding or "utf-8"
+    sys.stderr.write(f"error: {safe}\n".encode(encoding, "replace").decode(encoding))
+    return 2
+
+
+def _stop_writing() -> None:
+    """Whoever read our output has gone: let nothing more be written, and nothing complain at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

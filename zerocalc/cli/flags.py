@@ -1,0 +1,133 @@
+"""Every flag that describes a job, once: its name, the field it sets, its help. Commands take them all through `job_flags`."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Annotated, Any, Optional
+
+import typer
+
+
+@dataclass(frozen=True, slots=True)
+class Flag:
+    """One flag. ``path`` is the Job's field; a ``switch`` has an on and an off form instead of a value."""
+
+    name: str
+    path: str
+    metavar: str
+    help: str
+    panel: str
+    complete: str = ""
+    alias: str = ""
+
+    @property
+    def switch(self) -> bool:
+        """Whether the flag stands for true or false."""
+        return not self.metavar
+
+    @property
+    def parameter(self) -> str:
+        """The name of the Python parameter that carries the flag."""
+        return self.path.replace(".", "__")
+
+
+MODEL, MACHINE, RUN, ZERO, RESIDUAL = "Model", "Machine and degrees", "Training", "ZeRO", "Residual states"
+
+FLAGS = (
+    Flag("--model", "model", "NAME|FILE", "A preset, a TOML file, or a Hugging Face config.json.", MODEL, "models"),
+    Flag("--params", "model.params", "COUNT", "Number of parameters alone: 7.5B, 350M.", MODEL),
+    Flag("--trainable", "model.trainable", "COUNT", "Parameters that are trained, if not all; the rest is frozen.", MODEL),
+    Flag("--blocks", "model.blocks", "N", "Equal blocks that --params is cut into, for gathers at stage 3.", MODEL),
+    Flag("--kind", "model.kind", "gpt2|llama", "Kind of the layers described by the flags below (default gpt2).", MODEL),
+    Flag("--layers", "model.layers", "N", "Transformer layers.", MODEL),
+    Flag("--hidden", "model.hidden", "N", "Hidden size.", MODEL),
+    Flag("--heads", "model.heads", "N", "Attention heads.", MODEL),
+    Flag("--kv-heads", "model.kv_heads", "N", "Key and value heads (default: as many as heads).", MODEL),
+    Flag("--head-dim", "model.head_dim", "N", "Size of a head (default: hidden / heads).", MODEL),
+    Flag("--ffn", "model.ffn", "N", "MLP's inner size (default: 4 x hidden; kind llama: 8/3, rounded up).", MODEL),
+    Flag("--vocab", "model.vocab", "N", "Vocabulary size (default: GPT-2's 50257; kind llama: 32000).", MODEL),
+    Flag("--positions", "model.positions", "N", "Learned positions (kind gpt2; default 1024, or the sequence length).", MODEL),
+    Flag("--tied-embeddings", "model.tied_embeddings", "", "Head and embedding share one tensor (default: kind gpt2 yes, llama no).", MODEL),
+    Flag("--gpus", "cluster.gpus", "N", "GPUs in all.", MACHINE),
+    Flag("--gpu", "cluster.gpu", "NAME|FILE", "Kind of GPU, for what fits: h100-80g.", MACHINE, "gpus"),
+    Flag("--gpu-memory", "cluster.gpu_memory", "BYTES", "Usable memory of a GPU: 80GB (1e9) or 80GiB (2^30).", MACHINE),
+    Flag("--gpus-per-node", "cluster.gpus_per_node", "N", "GPUs in one node (default 8).", MACHINE),
+    Flag("--tp", "parallel.tp", "N", "Tensor-parallel degree (default 1).", MACHINE),
+    Flag("--pp", "parallel.pp", "N", "Pipeline-parallel degree (default 1).", MACHINE),
+    Flag("--cp", "parallel.cp", "N", "Context-parallel degree (default 1).", MACHINE),
+    Flag("--sequence-parallel", "parallel.sequence_parallel", "", "Split also what tensor parallelism replicates.", MACHINE),
+    Flag("--seq", "training.seq", "N", "Sequence length in tokens.", RUN),
+    Flag("--micro-batch", "training.micro_batch", "N", "Sequences per GPU and pass (default 1).", RUN),
+    Flag("--accumulation", "training.accumulation", "N", "Micro-batches per optimizer step (default 1).", RUN),
+    Flag("--recompute", "training.recompute", "none|selective|full", "Activation recomputation (default none).", RUN),
+    Flag("--attention", "training.attention", "flash|eager", "Attention kernel (default flash).", RUN),
+    Flag("--recipe", "recipe", "NAME|FILE", "State rows and dtypes (default: the framework's, mixed-adam).", RUN, "recipes"),
+    Flag("--framework", "framework", "NAME|FILE", "Whose behaviour (default paper: ZeRO as published).", ZERO, "frameworks"),
+    Flag("--stage", "zero.stage", "0,1,2,3", "ZeRO stages to show; 0 is DDP (default: all).", ZERO),
+    Flag("--grad-sync", "zero.grad_sync", "reduce-scatter|all-reduce", "How stage 1 reduces gradients (default reduce-scatter).", ZERO),
+    Flag("--defer-grad-sync", "zero.defer_grad_sync", "", "Stages 2 and 3: reduce once a step, keep whole gradients.", ZERO),
+    Flag("--gather", "zero.gather", "all-gather|broadcast", "How stage 3 brings weights (default all-gather).", ZERO),
+    Flag("--reduce-dtype", "zero.reduce_dtype", "bf16|fp16|fp32", "Dtype of gradients in flight (default: the recipe's).", ZERO),
+    Flag("--partition-activations", "zero.partition_activations", "", "P_a: split checkpoints over tensor-parallel ranks.", RESIDUAL, "", "--pa"),
+    Flag("--cpu-checkpointing", "zero.cpu_checkpointing", "", "P_a+cpu: keep the split checkpoints in host memory.", RESIDUAL, "", "--pa-cpu"),
+    Flag("--buffers", "zero.buffers", "constant|fused", "C_B buckets, or the fused fp32 buffer they replace.", RESIDUAL),
+    Flag("--reduce-bucket-size", "zero.reduce_bucket_size", "COUNT", "Elements per reduce bucket (default 500M).", RESIDUAL),
+    Flag("--allgather-bucket-size", "zero.allgather_bucket_size", "COUNT", "Elements per all-gather bucket (default 500M).", RESIDUAL),
+    Flag("--overlap-comm", "zero.overlap_comm", "", "Overlap traffic with backward; doubles buckets at 1 and 2 (default on).", RESIDUAL),
+    Flag("--defragment", "zero.defragment", "", "M_D: contiguous buffers, nothing lost (default on).", RESIDUAL),
+    Flag("--fragmentation", "zero.fragmentation", "FRACTION", "Share of dynamic memory lost with --no-defragment (0.3).", RESIDUAL),
+)  # fmt: skip
+
+FLAG_OF_PATH = {flag.path: flag.name for flag in FLAGS}
+JOB_PARAMETER = "job_file"
+
+
+def _names(kind: str) -> Callable[[str], list[str]]:
+    def complete(incomplete: str) -> list[str]:
+        from zerocalc import presets
+
+        return [name for name in presets.names(kind) if name.startswith(incomplete)]
+
+    return complete
+
+
+def _option(flag: Flag) -> Any:
+    if flag.switch:
+        names = [f"{flag.name}/--no-{flag.name[2:]}"] + ([flag.alias] if flag.alias else [])
+        return typer.Option(*names, help=flag.help, rich_help_panel=flag.panel, show_default=False)
+    complete = _names(flag.complete) if flag.complete else None
+    return typer.Option(flag.name, metavar=flag.metavar, help=flag.help, rich_help_panel=flag.panel, show_default=False, autocompletion=complete)
+
+
+def job_flags(command: Callable[..., int | None]) -> Callable[..., int | None]:
+    """Give a command every job flag. It receives ``job_file`` and, as ``given``, the flags that were set: ``{path: value}``."""
+
+    def wrapper(**values: Any) -> int | None:
+        given = {flag.path: values.pop(flag.parameter) for flag in FLAGS if flag.parameter in values}
+        return command(given={path: value for path, value in given.items() if value is not None}, **values)
+
+    own = [p for p in inspect.signature(command, eval_str=True).parameters.values() if p.name != "given"]
+    shared = [
+        inspect.Parameter(
+            flag.parameter,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=None,
+            annotation=Annotated[Optional[bool] if flag.switch else Optional[str], _option(flag)],  # noqa: UP045 - typer reads Optional
+        )
+        for flag in FLAGS
+    ]
+    parameters = [*own, *shared]
+    wrapper.__name__ = command.__name__
+    wrapper.__doc__ = command.__doc__
+    wrapper.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    wrapper.__annotations__ = {p.name: p.annotation for p in parameters}
+    return wrapper
+
+
+JobFile = Annotated[
+    Optional[str],  # noqa: UP045
+    typer.Option("--job", metavar="FILE|-", help="A job, or an answer's JSON, from a file or standard input.", rich_help_panel="Input and output"),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.", rich_help_panel="Input and output")]

@@ -1,0 +1,46 @@
+"""`zerocalc plan`: memory, traffic and what fits, stages side by side."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from zerocalc.cli import Sections, new_app
+from zerocalc.cli.errors import UserError
+from zerocalc.cli.flags import AsJson, JobFile, job_flags
+from zerocalc.cli.jobs import make_job
+
+app = new_app()
+FORMATS = ("table", "json", "csv", "markdown")
+
+
+@app.command(cls=Sections)
+@job_flags
+def plan(
+    *,
+    given: dict[str, Any],
+    job_file: JobFile = None,
+    as_json: AsJson = False,
+    output_format: Annotated[
+        str, typer.Option("--format", metavar="|".join(FORMATS), help="How to print the answer.", rich_help_panel="Input and output")
+    ] = "table",
+    check: Annotated[bool, typer.Option("--check", help="Exit 1 unless something fits.", rich_help_panel="Input and output")] = False,
+) -> int:
+    """Say what a training job needs per GPU and sends per step, at each ZeRO stage, and what fits."""
+    from zerocalc.planner import plan as make_plan
+
+    if output_format not in FORMATS:
+        raise UserError(f"--format: {output_format!r} is not one of {', '.join(FORMATS)}")
+    if as_json and output_format not in ("table", "json"):
+        raise UserError(f"--json: contradicts --format {output_format}")
+    answer = make_plan(make_job(given, job_file))
+    if as_json or output_format == "json":
+        from zerocalc.document import to_json
+
+        typer.echo(to_json(answer))
+    else:
+        from zerocalc.render import plans
+
+        {"table": plans.show, "csv": plans.show_csv, "markdown": plans.show_markdown}[output_format](answer)
+    return 1 if check and answer.verdict != "fits" else 0

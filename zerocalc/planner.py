@@ -1,0 +1,197 @@
+"""From a job to an answer: its candidates, which of them fit, which to take and why, and what would change that."""
+
+from __future__ import annotations
+
+from zerocalc.estimate import estimate_with_assumptions
+from zerocalc.ledger import DYNAMIC_KINDS
+from zerocalc.results import SCHEMA_VERSION, Estimate, Plan, Recommendation, Verdict
+from zerocalc.spec.job import Job
+from zerocalc.units import format_count, format_gib
+
+EVEN_SPLIT = "even split: tensor and pipeline parallelism divide states evenly"
+
+
+def display_name(name: str) -> str:
+    """A stage's name as people write it.
+
+    >>> display_name("zero-3"), display_name("ddp")
+    ('ZeRO-3', 'DDP')
+    """
+    return name.upper() if name == "ddp" else name.replace("zero", "ZeRO")
+
+
+def plan(job: Job) -> Plan:
+    """All stages asked for, side by side, with a verdict and a recommendation where the GPU's memory is known."""
+    candidates: list[Estimate] = []
+    assumptions = list(job.model.assumed)
+    if job.parallel.tp * job.parallel.pp > 1:
+        assumptions.append(EVEN_SPLIT)
+    for stage in job.stages:
+        candidate, rests_on = estimate_with_assumptions(job, stage)
+        candidates.append(candidate)
+        assumptions += rests_on
+    return Plan(
+        schema_version=SCHEMA_VERSION,
+        job=job,
+        candidates=tuple(candidates),
+        verdict=_verdict(candidates),
+        recommended=recommend(job, candidates),
+        assumptions=tuple(dict.fromkeys(assumptions)),
+        notes=tuple(_notes(job, candidates)),
+        suggestions=tuple(suggestions(job, candidates)),
+    )
+
+
+def _verdict(candidates: list[Estimate]) -> Verdict:
+    fits = [candidate.fits for candidate in candidates]
+    return "fits" if True in fits else "unknown" if None in fits else "does_not_fit"
+
+
+def _cheapest(candidates: list[Estimate]) -> Estimate:
+    """The one that sends least; of those that send the same, the one that shards least."""
+    return min(candidates, key=lambda c: (c.communication.sent_bytes_per_gpu, c.stage))
+
+
+def recommend(job: Job, candidates: list[Estimate]) -> Recommendation | None:
+    """What to take among candidates, and why; ``None`` where the capacity is unknown or nothing fits."""
+    usable = job.cluster.usable_bytes
+    if usable is None:
+        return None
+    why: list[str] = []
+    fitting = [c for c in candidates if c.fits]
+    if not fitting:
+        fitting = [c for c in candidates if c.fits is None]
+        if not fitting:
+            return None
+        why.append(f"on what is known alone: {', '.join(fitting[0].memory.gpu.unknown)} unknown")
+    chosen = _cheapest(fitting)
+    for other in candidates:
+        if other.fits is False:
+            why.append(_lacks(other, usable))
+    for other in fitting:
+        if other is not chosen:
+            why.append(_compared(other, chosen))
+    if len(why) == 0:
+        why.append("it fits, and no other stage was asked for" if len(candidates) == 1 else "it fits")
+    return Recommendation(chosen.name, tuple(why))
+
+
+def _lacks(other: Estimate, usable: int) -> str:
+    gpu = other.memory.gpu
+    needed = max(gpu.reserved_bytes, gpu.states_bytes)
+    at = gpu.at_peak
+    parts = f"states {format_gib(at.states_bytes)}, activations {format_gib(at.activations_bytes)}, other {format_gib(at.other_bytes)}"
+    return f"{display_name(other.name)} lacks {format_gib(needed - usable)} (at its peak: {parts})"
+
+
+def _compared(other: Estimate, chosen: Estimate) -> str:
+    """Another candidate that would do, in memory and traffic relative to the chosen one."""
+    saved = chosen.memory.gpu.reserved_bytes - other.memory.gpu.reserved_bytes
+    sent, base = other.communication.sent_bytes_per_gpu, chosen.communication.sent_bytes_per_gpu
+    traffic = "the same traffic" if sent == base else f"{sent / base:.3g}× its traffic" if base else "traffic that it has none of"
+    memory = f"frees {format_gib(saved)} more" if saved > 0 else f"takes {format_gib(-saved)} more" if saved < 0 else "takes as much"
+    return f"{display_name(other.name)} {memory} for {traffic}"
+
+
+def _notes(job: Job, candidates: list[Estimate]) -> list[str]:
+    notes: list[str] = []
+    unknown = tuple(dict.fromkeys(name for c in candidates for name in c.memory.gpu.unknown))
+    if unknown:
+        notes.append(f"unknown: {', '.join(unknown)}. {_how_to_know(job)}")
+    if job.cluster.gpu is not None and job.cluster.usable_bytes is None:
+        notes.append(f"usable memory of {job.cluster.gpu.title} is not known; --gpu-memory 80GiB says what it is")
+    if job.parallel.cp > 1:
+        notes.append("context parallelism's exchange of keys and values is not in the traffic")
+    if job.parallel.tp > 1 and not job.training.seq:
+        notes.append("tensor-parallel traffic is unknown without --seq and an architecture")
+    if job.zero.defer_grad_sync and job.training.accumulation == 1:
+        notes.append("deferring gradient reduction changes nothing with one micro-batch a step")
+    if job.training.recompute == "selective" and job.training.attention == "flash":
+        notes.append("selective recomputation saves next to nothing over flash attention, which keeps no scores")
+    if job.parallel.tp > job.cluster.gpus_per_node:
+        notes.append(
+            f"tensor parallelism over {job.parallel.tp} GPUs leaves the node of {job.cluster.gpus_per_node}: its all-reduces cross the network"
+        )
+    return notes
+
+
+def _how_to_know(job: Job) -> str:
+    if job.model.is_bare:
+        return "Give --model, or --layers --hidden --heads, and --seq"
+    return "Give --seq"
+
+
+def suggestions(job: Job, candidates: list[Estimate]) -> list[str]:
+    """The cheapest changes that make something fit which does not; each is a job of its own that was estimated."""
+    usable = job.cluster.usable_bytes
+    if usable is None or any(c.fits for c in candidates):
+        return []
+    smaller = _smaller(job)
+    out = [line for words, changed in smaller for line in _try(changed, words)]
+    if not out:
+        for words, changed in [("", job), *smaller]:
+            out += _more_gpus(changed, words)
+    return out[:2] or _hopeless(job, candidates)
+
+
+def _smaller(job: Job) -> list[tuple[str, Job]]:
+    """The job with less activation memory, one change at a time and then together, each with the flags that say so."""
+    if job.model.is_bare or not job.training.seq:
+        return []
+    out: list[tuple[str, Job]] = []
+    micro_batch, words = job.training.micro_batch, []
+    changed = job
+    if job.training.recompute != "full":
+        words.append("--recompute full")
+        changed = _changed(changed, "training", recompute="full")
+        out.append((words[0], changed))
+    if micro_batch > 1:
+        accumulation = job.training.accumulation * micro_batch
+        words.append(f"--micro-batch 1 --accumulation {accumulation}")
+        for base in (job, changed) if words[1:] else (job,):
+            spelled = words[-1] if base is job else " ".join(words)
+            out.append((spelled, _changed(base, "training", micro_batch=1, accumulation=accumulation)))
+    return out
+
+
+def _changed(job: Job, part: str, **values: object) -> Job:
+    return job.model_copy(update={part: getattr(job, part).model_copy(update=values)})
+
+
+def _try(changed: Job, words: str) -> list[str]:
+    fitting = [c for c, _ in (estimate_with_assumptions(changed, stage) for stage in changed.stages) if c.fits]
+    if not fitting:
+        return []
+    best = _cheapest(fitting)
+    return [f"{words}: {display_name(best.name)} then fits, in {format_gib(best.memory.gpu.reserved_bytes)}"]
+
+
+MOST_GPUS_TRIED = 2**20
+
+
+def _more_gpus(job: Job, words: str) -> list[str]:
+    """How many GPUs would do, doubling."""
+    gpus = job.cluster.gpus * 2
+    while gpus <= MOST_GPUS_TRIED:
+        found = _try(_changed(job, "cluster", gpus=gpus), f"{words} --gpus {gpus}".strip())
+        if found:
+            return found
+        gpus *= 2
+    return []
+
+
+def _hopeless(job: Job, candidates: list[Estimate]) -> list[str]:
+    """What to say when no number of GPUs tried is enough."""
+    last = candidates[-1].memory.gpu
+    rest = sum(t.bytes for t in last.terms if t.kind in DYNAMIC_KINDS - {"gradients", "copies"} and last.peak_moment in t.moments)
+    if rest <= (job.cluster.usable_bytes or 0):
+        return []
+    return [
+        f"more data-parallel GPUs never shrink activations, logits and gathered layers ({format_gib(rest)} here): split the model (--tp, --pp) or the sequence"
+    ]
+
+
+def describe_model(job: Job, parameters: int) -> str:
+    """The model in a few words: its title where it has one, and its parameters."""
+    count = f"{format_count(parameters)} parameters"
+    return f"{job.model.title}, {count}" if job.model.title else count

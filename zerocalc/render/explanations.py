@@ -1,0 +1,112 @@
+"""`explain` as text: every entry with its formula, and the sums as sums."""
+
+from __future__ import annotations
+
+from rich.console import RenderableType
+from rich.padding import Padding
+from rich.text import Text
+
+from zerocalc.explained import Explanation, TensorShare, saved_tensors
+from zerocalc.ledger import STATE_KINDS, Moment, Term
+from zerocalc.planner import display_name
+from zerocalc.render.console import columns, emit, labelled
+from zerocalc.render.plans import header, parameters_of
+from zerocalc.results import Plan
+from zerocalc.schedule import NETWORK_FABRICS, VOLUME_FACTOR, Collective
+from zerocalc.units import byte_unit, figure
+
+
+def show(plan: Plan, explanations: list[Explanation], whole: bool) -> None:
+    """Print entries; ``whole`` where they are all that there are, so that sums can be shown too."""
+    shown: list[RenderableType] = [Text(line) for line in header(plan.job, parameters_of(plan))]
+    for explanation in explanations:
+        shown += _memory(plan, explanation, whole)
+        shown += _traffic(explanation, whole)
+    shown += ["", labelled([("symbols", _legend(explanations)), *(("assumed", text) for text in plan.assumptions)])]
+    emit(*shown)
+
+
+def _amount(number: int) -> str:
+    unit, _, size = byte_unit(number, binary=False)
+    return f"{number:,} bytes" if size == 1 else f"{number:,} bytes ({figure(number, size)} {unit})"
+
+
+def _while(moments: tuple[Moment, ...]) -> str:
+    return moments[0] if len(moments) == 1 else f"{moments[0]} to {moments[-1]}"
+
+
+def _entry(title: str, entry: Term | Collective, result: int, more: str = "") -> list[RenderableType]:
+    """A title, then formula = numbers = result, the source and the assumption."""
+    formula = entry.formula
+    lines: list[RenderableType] = [Text(title, "bold")]
+    text = Text(f"{formula.text} = {formula.substituted(entry.inputs)} = {_amount(result)}{more}")
+    lines.append(Padding(text, (0, 0, 0, 2)))
+    source = f"source: {entry.source}"
+    assumption = entry.assumption if isinstance(entry, Term) else None
+    lines.append(Padding(Text(source + (f"; assumed: {assumption}" if assumption else ""), "dim"), (0, 0, 0, 2)))
+    return lines
+
+
+def _sum(label: str, parts: list[int]) -> Text:
+    total = sum(parts)
+    spelled = " + ".join(f"{part:,}" for part in parts) if len(parts) > 1 else "one entry"
+    return Text(f"{label}: {spelled} = {_amount(total)}" if parts else f"{label}: nothing = 0 bytes", "green")
+
+
+def _memory(plan: Plan, explanation: Explanation, whole: bool) -> list[RenderableType]:
+    lines: list[RenderableType] = ["", Text(f"{display_name(explanation.name)}, memory", "bold underline")]
+    for term in explanation.terms:
+        place = {"gpu": "each GPU", "cpu": "each node's host", "nvme": "each node's drives"}[term.tier]
+        lines += _entry(f"{term.name}: {place}, {_while(term.moments)}", term, term.bytes)
+    tensors = saved_tensors(plan, explanation.terms)
+    if tensors and not whole:
+        lines += ["", _tensors(tensors)]
+    if whole:
+        gpu = explanation.candidate.memory.gpu
+        alive = [t.bytes for t in gpu.terms if gpu.peak_moment in t.moments and t.kind != "fragmentation"]
+        lines.append(_sum("model states", [t.bytes for t in gpu.terms if t.kind in STATE_KINDS]))
+        lines.append(_sum(f"peak, at {gpu.peak_moment}", alive))
+        if gpu.unknown:
+            lines.append(Text(f"unknown, and in no sum: {', '.join(gpu.unknown)}", "yellow"))
+    return lines
+
+
+def _tensors(tensors: list[TensorShare]) -> RenderableType:
+    table = columns("shape", "dtype", "bytes", "share", first="saved by one layer")
+    for t in tensors:
+        shape = " × ".join(f"{n:,}" for n in t.shape) + (f" / {t.divisor}" if t.divisor > 1 else "")
+        table.add_row(t.name + (" (rebuilt)" if t.rebuilt else ""), shape, t.dtype, f"{t.bytes:,}", f"{100 * t.share:.1f} %")
+    return table
+
+
+def _traffic(explanation: Explanation, whole: bool) -> list[RenderableType]:
+    lines: list[RenderableType] = ["", Text(f"{display_name(explanation.name)}, traffic per step", "bold underline")]
+    if not explanation.collectives:
+        return [*lines, Text("nothing is sent")] if whole else []
+    for c in explanation.collectives:
+        calls = f"{c.count:,} call{'s' if c.count > 1 else ''} of {c.tensor_bytes:,} bytes"
+        hidden = "overlapped" if c.overlapped else "exposed"
+        title = f"{c.moment}: {c.op} of {c.what} ({c.dtype}), {calls}, {c.group} group of {c.ranks:,}, {c.fabric}, {hidden}"
+        lines += _entry(title, c, c.sent_bytes, " sent by each GPU")
+    if whole:
+        network = [c.sent_bytes for c in explanation.collectives if c.fabric in NETWORK_FABRICS]
+        lines.append(_sum("sent per GPU", network))
+        lines.append(_volume(explanation))
+    return lines
+
+
+def _volume(explanation: Explanation) -> Text:
+    """The paper's convention: elements times how often an operation moves them, over the rank's parameters."""
+    parts = [f"{VOLUME_FACTOR.get(c.op, 1)}·{c.count:,}·{c.tensor_bytes:,} bytes of {c.dtype}" for c in explanation.collectives if c.group == "dp"]
+    volume = explanation.candidate.communication.volume_params
+    return Text(f"volume as N_d grows: ({' + '.join(parts) or '0'}), in elements over the rank's Ψ = {volume:.4g}Ψ", "green")
+
+
+def _legend(explanations: list[Explanation]) -> str:
+    meanings: dict[str, set[str]] = {}
+    for explanation in explanations:
+        entries: tuple[Term | Collective, ...] = (*explanation.terms, *explanation.collectives)
+        for entry in entries:
+            for symbol, keyword in entry.formula.symbols.items():
+                meanings.setdefault(symbol, set()).add(keyword.replace("_", " "))
+    return "; ".join(f"{symbol} {' or '.join(sorted(names))}" for symbol, names in meanings.items())

@@ -1,0 +1,255 @@
+"""A plan as a table, as CSV and as Markdown."""
+
+from __future__ import annotations
+
+import csv
+import sys
+from collections.abc import Callable
+
+from rich.console import RenderableType
+from rich.text import Text
+
+from zerocalc.ledger import ACTIVATION_KINDS, STATE_KINDS, Term, record
+from zerocalc.planner import describe_model, display_name
+from zerocalc.render.console import SHORT_MOMENT, columns, emit, labelled
+from zerocalc.results import Estimate, Plan
+from zerocalc.spec.job import Job
+from zerocalc.spec.recipe import DTYPE_BYTES
+from zerocalc.units import byte_unit, figure, format_gib
+
+UNKNOWN = "unknown"
+
+
+@record
+class Row:
+    """One line of the table: a label, the coefficient of Ψ if there is one, a figure per candidate."""
+
+    label: str
+    coefficient: str
+    cells: tuple[str, ...]
+    style: str = ""
+
+
+def parameters_of(plan: Plan) -> int:
+    """Parameters of the whole model."""
+    from zerocalc.modules.rank import rank
+
+    return rank(plan.job).total
+
+
+def show(plan: Plan) -> None:
+    """Print the answer: the verdict, what was asked, the table, then why and what was assumed."""
+    shown: list[RenderableType] = [verdict(plan)] if plan.job.cluster.usable_bytes is not None else []
+    shown += [Text(line) for line in header(plan.job, parameters_of(plan))]
+    shown.append("")
+    rows, heading = memory_rows(plan)
+    table = columns("", *(display_name(c.name) for c in plan.candidates), first=heading)
+    for row in rows:
+        table.add_row(Text(row.label), row.coefficient, *row.cells, style=row.style)
+    table.add_section()
+    for row in traffic_rows(plan):
+        table.add_row(Text(row.label), row.coefficient, *row.cells, style=row.style)
+    shown.append(table)
+    remarks = _remarks(plan)
+    if remarks:
+        shown += ["", labelled(remarks)]
+    emit(*shown)
+
+
+def verdict(plan: Plan) -> Text:
+    """The first line when the GPU's memory is known."""
+    usable = plan.job.cluster.usable_bytes or 0
+    if plan.recommended is not None:
+        chosen = next(c for c in plan.candidates if c.name == plan.recommended.name)
+        gpu = chosen.memory.gpu
+        name = display_name(chosen.name)
+        if chosen.fits:
+            spare = format_gib(usable - gpu.reserved_bytes)
+            return Text(
+                f"{name} fits: {figure(gpu.reserved_bytes, 2**30)} of {format_gib(usable)}, {spare} to spare. {_traffic(chosen)}", "bold green"
+            )
+        known = f"{figure(gpu.reserved_bytes, 2**30)} of {format_gib(usable)}"
+        return Text(f"{name} may fit: {known} without {', '.join(gpu.unknown)}. {_traffic(chosen)}", "bold yellow")
+    best = min(plan.candidates, key=lambda c: c.memory.gpu.reserved_bytes)
+    lacking = max(best.memory.gpu.reserved_bytes, best.memory.gpu.states_bytes) - usable
+    if lacking > 0:
+        return Text(f"Nothing fits in {format_gib(usable)}: {display_name(best.name)}, the closest, lacks {format_gib(lacking)}.", "bold red")
+    return Text("Nothing can be recommended.", "bold yellow")
+
+
+def _traffic(candidate: Estimate) -> str:
+    ratio = candidate.communication.ratio_to_dp
+    if ratio is None:
+        return "No traffic between data-parallel ranks."
+    if candidate.stage == 0:
+        return "Plain data parallelism."
+    return "Same traffic as DDP." if ratio == 1 else f"{ratio:.3g}× the traffic of DDP."
+
+
+def header(job: Job, parameters: int) -> list[str]:
+    """What was asked, in one line for states and one for the batch where it is known."""
+    p, t = job.parallel, job.training
+    degrees = "".join(f", {name} {degree}" for name, degree in (("tp", p.tp), ("pp", p.pp), ("cp", p.cp)) if degree > 1)
+    gpus = f"{job.cluster.gpus:,} GPU{'s' if job.cluster.gpus > 1 else ''}"
+    kind = f" {job.cluster.gpu.title}" if job.cluster.gpu else ""
+    lines = [f"{describe_model(job, parameters)}, {gpus}{kind}{degrees}, N_d {job.dp:,}"]
+    frozen = f", {job.model.trainable:,} trained" if job.model.trainable else ""
+    lines[0] += frozen
+    lines.append(f"recipe {job.recipe.name} ({job.recipe.bytes_per_parameter:.4g} B/param), {job.framework.name}")
+    if t.seq and not job.model.is_bare:
+        lines.append(
+            f"sequences of {t.seq:,}, micro-batch {t.micro_batch}, accumulation {t.accumulation}, recompute {t.recompute}, {t.attention} attention"
+        )
+    elif t.accumulation > 1:
+        lines.append(f"accumulation {t.accumulation}")
+    return lines
+
+
+def memory_rows(plan: Plan) -> tuple[list[Row], str]:
+    """The memory part of the table, and the heading that names its unit."""
+    gpus = [c.memory.gpu for c in plan.candidates]
+    binary = plan.job.cluster.usable_bytes is not None
+    unit, meaning, size = byte_unit(max(max(g.states_bytes, g.peak_bytes) for g in gpus), binary)
+    bytes_per_parameter = _coefficients(plan.job)
+
+    def amounts(label: str, coefficient: str, pick: Callable[[Estimate], int], style: str = "") -> Row:
+        return Row(label, coefficient, tuple(figure(pick(c), size) for c in plan.candidates), style)
+
+    def sum_of(kind: str) -> Callable[[Estimate], int]:
+        return lambda c: sum(t.bytes for t in c.memory.gpu.terms if t.kind == kind)
+
+    rows = [
+        amounts("weights", bytes_per_parameter.get("weights", ""), sum_of("weights")),
+        amounts("gradients", bytes_per_parameter.get("gradients", ""), sum_of("gradients")),
+        amounts("optimizer states", bytes_per_parameter.get("optimizer", ""), sum_of("optimizer")),
+        amounts("model states", "", lambda c: c.memory.gpu.states_bytes, "bold"),
+    ]
+    whole = next((g.states_bytes for g, c in zip(gpus, plan.candidates, strict=True) if c.stage == 0), None)
+    if whole and len(gpus) > 1:
+        rows.append(Row("  of DDP", "", tuple(_percent(g.states_bytes, whole) for g in gpus), "dim"))
+    rows += _peak_rows(plan, amounts)
+    return rows, f"{unit} ({meaning}) per GPU"
+
+
+def _coefficients(job: Job) -> dict[str, str]:
+    """Bytes per parameter by kind of state, where the rows do not depend on shapes or on what is frozen."""
+    if job.model.trainable or any(row.of not in ("all", "trainable") for row in job.recipe.rows if row.kind != "copies"):
+        return {}
+    sums: dict[str, float] = {}
+    for row in job.recipe.rows:
+        sums[row.kind] = sums.get(row.kind, 0) + DTYPE_BYTES[row.dtype] / row.per
+    return {kind: f"{amount:.4g}Ψ" for kind, amount in sums.items()}
+
+
+def _percent(part: int, whole: int) -> str:
+    share = 100 * part / whole
+    return "100 %" if part == whole else f"{share:.1f} %" if share >= 0.05 else f"{share:.2g} %"
+
+
+def _peak_rows(plan: Plan, amounts: Callable[..., Row]) -> list[Row]:
+    """What is alive at each candidate's peak, by kind."""
+
+    def at_peak(kinds: frozenset[str]) -> Callable[[Estimate], int]:
+        def pick(candidate: Estimate) -> int:
+            gpu = candidate.memory.gpu
+            return sum(t.bytes for t in gpu.terms if t.kind in kinds and gpu.peak_moment in t.moments)
+
+        return pick
+
+    moments = tuple(SHORT_MOMENT[c.memory.gpu.peak_moment] for c in plan.candidates)
+    rows = [Row("known peak, at" if plan.candidates[0].memory.gpu.unknown else "peak, at", "", moments, "italic")]
+    rows.append(amounts("  states then", "", at_peak(STATE_KINDS)))
+    unknown = "activations" in plan.candidates[0].memory.gpu.unknown
+    if unknown:
+        rows.append(Row("  activations", "", (UNKNOWN,) * len(plan.candidates)))
+    for label, kinds in (
+        ("  activations", ACTIVATION_KINDS - {"logits"}),
+        ("  logits", frozenset({"logits"})),
+        ("  16-bit weight copies", frozenset({"copies"})),
+        ("  buffers (C_B)", frozenset({"buffers"})),
+        ("  gathered layers", frozenset({"gathered"})),
+        ("  device runtime", frozenset({"runtime"})),
+    ):
+        row = amounts(label, "", at_peak(kinds))
+        if set(row.cells) != {"0.00"}:
+            rows.append(row)
+    rows.append(amounts("  in all", "", lambda c: c.memory.gpu.peak_bytes, "bold"))
+    if plan.job.zero.fragmentation_fraction:
+        rows.append(amounts("with fragmentation", "", lambda c: c.memory.gpu.reserved_bytes, "bold"))
+    usable = plan.job.cluster.usable_bytes
+    if usable is not None:
+        rows.append(amounts("to spare (-: lacking)", "", lambda c: usable - c.memory.gpu.reserved_bytes))
+        words = {True: "yes", False: "no", None: UNKNOWN}
+        rows.append(Row("fits", "", tuple(words[c.fits] for c in plan.candidates), "bold"))
+    return rows
+
+
+def traffic_rows(plan: Plan) -> list[Row]:
+    """The traffic part of the table."""
+    answers = [c.communication for c in plan.candidates]
+    unit, _, size = byte_unit(max(max(a.sent_bytes_per_gpu, a.host_bytes_per_gpu) for a in answers), binary=False)
+    rows = [
+        Row("traffic per step", "", tuple(f"{a.volume_params:.4g}Ψ" for a in answers)),
+        Row("  of DDP", "", tuple("-" if a.ratio_to_dp is None else f"{a.ratio_to_dp:.3g}×" for a in answers), "dim"),
+        Row(f"  sent per GPU, {unit}", "", tuple(figure(a.sent_bytes_per_gpu, size) for a in answers)),
+    ]
+    if any(a.host_bytes_per_gpu for a in answers):
+        rows.append(Row(f"  to and from host, {unit}", "", tuple(figure(a.host_bytes_per_gpu, size) for a in answers)))
+    host = [c.memory.cpu.bytes_per_node if c.memory.cpu else 0 for c in plan.candidates]
+    if any(host):
+        unit, _, size = byte_unit(max(host), binary=True)
+        rows.append(Row(f"host memory per node, {unit}", "", tuple(figure(amount, size) for amount in host)))
+    return rows
+
+
+def _remarks(plan: Plan) -> list[tuple[str, str]]:
+    rows: list[tuple[str, str]] = []
+    if plan.recommended is not None:
+        rows += [(f"why {display_name(plan.recommended.name)}", reason) for reason in plan.recommended.why]
+    rows += [("cheapest change", text) for text in plan.suggestions]
+    rows += [("note", text) for text in plan.notes]
+    rows += [("assumed", text) for text in plan.assumptions]
+    return rows
+
+
+CSV_COLUMNS: dict[str, Callable[[Estimate], object]] = {
+    "name": lambda c: c.name,
+    "stage": lambda c: c.stage,
+    "weights_bytes": lambda c: _kind(c.memory.gpu.terms, "weights"),
+    "gradients_bytes": lambda c: _kind(c.memory.gpu.terms, "gradients"),
+    "optimizer_bytes": lambda c: _kind(c.memory.gpu.terms, "optimizer"),
+    "states_bytes": lambda c: c.memory.gpu.states_bytes,
+    "peak_moment": lambda c: c.memory.gpu.peak_moment,
+    "peak_bytes": lambda c: c.memory.gpu.peak_bytes,
+    "reserved_bytes": lambda c: c.memory.gpu.reserved_bytes,
+    "unknown": lambda c: " ".join(c.memory.gpu.unknown),
+    "fits": lambda c: "" if c.fits is None else str(c.fits).lower(),
+    "volume_params": lambda c: c.communication.volume_params,
+    "ratio_to_dp": lambda c: "" if c.communication.ratio_to_dp is None else c.communication.ratio_to_dp,
+    "sent_bytes_per_gpu": lambda c: c.communication.sent_bytes_per_gpu,
+    "host_bytes_per_gpu": lambda c: c.communication.host_bytes_per_gpu,
+}
+
+
+def _kind(terms: tuple[Term, ...], kind: str) -> int:
+    return sum(t.bytes for t in terms if t.kind == kind)
+
+
+def show_csv(plan: Plan) -> None:
+    """Print one line a candidate, in bytes."""
+    writer = csv.writer(sys.stdout, lineterminator="\n")
+    writer.writerow(CSV_COLUMNS)
+    for candidate in plan.candidates:
+        writer.writerow([pick(candidate) for pick in CSV_COLUMNS.values()])
+
+
+def show_markdown(plan: Plan) -> None:
+    """Print the table as Markdown, with the remarks as a list."""
+    rows, heading = memory_rows(plan)
+    names = [display_name(c.name) for c in plan.candidates]
+    lines = [str(verdict(plan)), ""] if plan.job.cluster.usable_bytes is not None else []
+    lines += ["<br>\n".join(header(plan.job, parameters_of(plan))), ""]
+    lines += [f"| {heading} | | {' | '.join(names)} |", f"|---|---:|{'---:|' * len(names)}"]
+    lines += [f"| {row.label.strip()} | {row.coefficient} | {' | '.join(row.cells)} |" for row in [*rows, *traffic_rows(plan)]]
+    lines += ["", *(f"- {label}: {text}" for label, text in _remarks(plan))]
+    sys.stdout.write("\n".join(lines) + "\n")

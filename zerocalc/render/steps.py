@@ -1,0 +1,144 @@
+"""`step` as text: the moments of a step, stages side by side, and the three questions of somebody learning ZeRO."""
+
+from __future__ import annotations
+
+from rich.console import RenderableType
+from rich.rule import Rule
+from rich.table import Table
+from rich.text import Text
+
+from zerocalc.ledger import MOMENTS, Moment, Term
+from zerocalc.planner import display_name
+from zerocalc.render.console import console, emit, labelled
+from zerocalc.render.plans import header, parameters_of
+from zerocalc.results import Estimate, Plan
+from zerocalc.schedule import Collective
+from zerocalc.units import byte_unit, figure
+from zerocalc.walk import QUESTIONS, TITLES, Holding, Instant, gathered, holdings, moved, unknown_gathers, walk
+
+NARROWEST_COLUMN = 26
+
+
+def _count(number: int, noun: str, plural: str = "s") -> str:
+    return f"{number:,} {noun}{plural if number > 1 else ''}"
+
+
+def show(plan: Plan) -> None:
+    """Print the walk through one step."""
+    shown: list[RenderableType] = [Text(line) for line in header(plan.job, parameters_of(plan))]
+    walks = [(candidate, walk(candidate)) for candidate in plan.candidates]
+    peak = max(c.memory.gpu.peak_bytes for c in plan.candidates)
+    unit, meaning, size = byte_unit(peak, binary=plan.job.cluster.usable_bytes is not None)
+    shown.append(
+        Text(f"{unit} ({meaning}) per GPU; sent: GB (1e9) per GPU; one step of {_count(plan.job.training.accumulation, 'micro-batch', 'es')}")
+    )
+    side_by_side = max(1, console().width // NARROWEST_COLUMN)
+    for index, moment in enumerate(MOMENTS):
+        shown += ["", Text(f"{index + 1}. {TITLES[moment]}", "bold underline")]
+        if moment != MOMENTS[0] and not any(i.arrives or i.frees or i.sends for i in _at(moment, walks)):
+            shown.append(Text("nothing changes in what is known"))
+            continue
+        for start in range(0, len(walks), side_by_side):
+            chunk = walks[start : start + side_by_side]
+            shown.append(_moment(moment, chunk, unit, size))
+    shown += ["", Rule(style="dim")]
+    for question in QUESTIONS:
+        shown += [Text(question, "bold"), labelled([(display_name(c.name), answer(question, c, unit, size)) for c in plan.candidates]), ""]
+    remarks = [("note", text) for text in plan.notes] + [("assumed", text) for text in plan.assumptions]
+    shown.append(labelled(remarks))
+    emit(*shown)
+
+
+def _at(moment: Moment, walks: list[tuple[Estimate, list[Instant]]]) -> list[Instant]:
+    return [next(i for i in instants if i.moment == moment) for _, instants in walks]
+
+
+def _moment(moment: Moment, walks: list[tuple[Estimate, list[Instant]]], unit: str, size: int) -> Table:
+    instants = _at(moment, walks)
+    table = Table(box=None, pad_edge=False, padding=(0, 1), header_style="bold", expand=False)
+    table.add_column("")
+    for candidate, _ in walks:
+        table.add_column(display_name(candidate.name), overflow="fold")
+    table.add_row("holds", *(_list(i.holds, size) for i in instants))
+    table.add_row("in all", *(Text(f"{figure(i.total_bytes, size)} {unit}", "bold") for i in instants))
+    if moment != MOMENTS[0]:
+        for label, pick in (("arrives", "arrives"), ("freed", "frees")):
+            cells = [getattr(i, pick) for i in instants]
+            if any(cells):
+                table.add_row(label, *(_list(terms, size) for terms in cells))
+    if any(i.sends for i in instants):
+        table.add_row("sends", *(_sends(i.sends) for i in instants))
+    return table
+
+
+def _list(terms: tuple[Term, ...], size: int) -> Text:
+    return Text("\n".join(f"{t.name} {figure(t.bytes, size)}" for t in terms) or "-")
+
+
+def _sends(collectives: tuple[Collective, ...]) -> Text:
+    """One line for each operation on one thing, its calls and bytes summed."""
+    sums: dict[tuple[str, str, str], tuple[int, int]] = {}
+    for c in collectives:
+        key = (c.op, c.what, c.group)
+        calls, sent = sums.get(key, (0, 0))
+        sums[key] = calls + c.count, sent + c.sent_bytes
+    lines = [f"{op} {what} ({group}) ×{calls:,}: {figure(sent, 10**9)}" for (op, what, group), (calls, sent) in sums.items()]
+    return Text("\n".join(lines) or "-")
+
+
+def answer(question: str, candidate: Estimate, unit: str, size: int) -> str:
+    """One of the three questions, answered from a candidate's entries."""
+    return {QUESTIONS[0]: _forward, QUESTIONS[1]: _gradients, QUESTIONS[2]: _update}[question](candidate, unit, size)
+
+
+def _share(holding: Holding, unit: str, size: int) -> str:
+    part = "all" if holding.parts == 1 else f"1/{holding.parts:,} of the"
+    return f"{part} {holding.name} ({figure(holding.bytes, size)} {unit})"
+
+
+def _forward(candidate: Estimate, unit: str, size: int) -> str:
+    text = ", ".join(_share(h, unit, size) for h in holdings(candidate, "forward"))
+    calls = moved(candidate, "forward", "weights")
+    if calls:
+        op = calls[0].op
+        units = gathered(candidate, "forward")
+        how_large = f" ({figure(sum(t.bytes for t in units), size)} {unit} at a time)" if units else ""
+        text += f"; the weights in use are brought by {op}, unit by unit, just before they are needed, and freed after{how_large}"
+        if unknown_gathers(candidate):
+            text += " (how large a unit is depends on the architecture)"
+    text += "; activations are its own: every GPU sees other data"
+    return text + "."
+
+
+def _gradients(candidate: Estimate, unit: str, size: int) -> str:
+    calls = moved(candidate, "backward", "gradients")
+    kept = next(h for h in holdings(candidate, "backward_end") if h.kind == "gradients")
+    made = "Backward makes them from the last layer to the first"
+    if not calls:
+        return f"{made}; with one data-parallel rank nothing is reduced; it keeps {_share(kept, unit, size)}."
+    sent = sum(c.sent_bytes for c in calls)
+    count = sum(c.count for c in calls)
+    hidden = "while backward goes on" if all(c.overlapped for c in calls) else "after backward"
+    fate = "every GPU keeps the sums" if kept.parts == 1 else "each GPU keeps the sums of its part and frees the rest"
+    return (
+        f"{made}; {calls[0].op} adds them up {hidden} ({_count(count, 'call')}, {figure(sent, 10**9)} GB sent); {fate}: {_share(kept, unit, size)}."
+    )
+
+
+def _update(candidate: Estimate, unit: str, size: int) -> str:
+    optimizer = next((h for h in holdings(candidate, "step") if h.kind == "optimizer"), None)
+    weights = next(h for h in holdings(candidate, "step") if h.kind == "weights")
+    parts = (optimizer or weights).parts
+    if parts == 1:
+        alone = not candidate.communication.collectives
+        return (
+            "The one GPU updates all parameters."
+            if alone
+            else "Every GPU updates all parameters from the same sums, so that all agree without a word."
+        )
+    text = f"Each GPU updates its 1/{parts:,} of the parameters with its share of the optimizer states"
+    calls = moved(candidate, "step", "weights")
+    if calls:
+        sent = figure(sum(c.sent_bytes for c in calls), 10**9)
+        return f"{text}; then {calls[0].op} gives every GPU all new weights ({sent} GB sent)."
+    return f"{text}; nobody holds the rest, so nothing is sent: the next forward gathers the new weights."
