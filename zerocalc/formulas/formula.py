@@ -5,29 +5,30 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Callable, Mapping
-from typing import Generic, ParamSpec
+from typing import Generic, ParamSpec, TypeVar
 
 P = ParamSpec("P")
+R = TypeVar("R")
 Number = int | float
 
-_SYMBOL = re.compile(r"[^\W\d]\w*")
+_SYMBOL = re.compile(r"[^\W\d²³][^\W²³]*")
 
 
-class Formula(Generic[P]):
+class Written(Generic[P, R]):
     """A keyword-only function of plain numbers that knows how it is written.
 
     ``text`` is the formula in the field's symbols, ``symbols`` maps each of them to the keyword it stands for.
     A ledger's entry holds the formula and its inputs; text is made only when something is printed.
     """
 
-    def __init__(self, function: Callable[P, int], text: str, source: str, symbols: Mapping[str, str]) -> None:
+    def __init__(self, function: Callable[P, R], text: str, source: str, symbols: Mapping[str, str]) -> None:
         functools.update_wrapper(self, function)
         self.function = function
         self.text = text
         self.source = source
         self.symbols = dict(symbols)
 
-    def __call__(self, *args: P.args, **inputs: P.kwargs) -> int:
+    def __call__(self, *args: P.args, **inputs: P.kwargs) -> R:
         """The result for ``inputs``."""
         return self.function(*args, **inputs)
 
@@ -41,11 +42,28 @@ class Formula(Generic[P]):
         return _SYMBOL.sub(number, self.text)
 
 
+class Formula(Written[P, int]):
+    """A formula whose result is whole: bytes, elements, counts. What a ledger's entries are made of."""
+
+
+class Ratio(Written[P, float]):
+    """A formula whose result is a share or a quotient."""
+
+
 def formula(text: str, source: str, /, **symbols: str) -> Callable[[Callable[P, int]], Formula[P]]:
     """Turn a function into a `Formula`: ``@formula("⌈Ψ/N_d⌉·B", "[ZeRO] §5.1", Ψ="parameters", …)``."""
 
     def decorate(function: Callable[P, int]) -> Formula[P]:
         return Formula(function, text, source, symbols)
+
+    return decorate
+
+
+def ratio(text: str, source: str, /, **symbols: str) -> Callable[[Callable[P, float]], Ratio[P]]:
+    """As `formula`, for a function that returns a share or a quotient."""
+
+    def decorate(function: Callable[P, float]) -> Ratio[P]:
+        return Ratio(function, text, source, symbols)
 
     return decorate
 
