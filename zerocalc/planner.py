@@ -10,6 +10,8 @@ from zerocalc.units import format_count, format_gib
 
 EVEN_SPLIT = "even split: tensor and pipeline parallelism divide states evenly"
 
+EVEN_TOKENS = "even split: context parallelism divides the tokens of a sequence evenly"
+
 
 def display_name(name: str) -> str:
     """A stage's name as people write it.
@@ -26,6 +28,8 @@ def plan(job: Job) -> Plan:
     assumptions = list(job.model.assumed)
     if job.parallel.tp * job.parallel.pp > 1:
         assumptions.append(EVEN_SPLIT)
+    if job.parallel.cp > 1:
+        assumptions.append(EVEN_TOKENS)
     for stage in job.stages:
         candidate, rests_on = estimate_with_assumptions(job, stage)
         candidates.append(candidate)
@@ -63,7 +67,7 @@ def recommend(job: Job, candidates: list[Estimate]) -> Recommendation | None:
         fitting = [c for c in candidates if c.fits is None]
         if not fitting:
             return None
-        why.append(f"on what is known alone: {', '.join(fitting[0].memory.gpu.unknown)} unknown")
+        why.append(f"on model states and buffers alone: {', '.join(fitting[0].memory.gpu.unknown)} unknown")
     chosen = _cheapest(fitting)
     for other in candidates:
         if other.fits is False:
@@ -186,12 +190,11 @@ def _hopeless(job: Job, candidates: list[Estimate]) -> list[str]:
     rest = sum(t.bytes for t in last.terms if t.kind in DYNAMIC_KINDS - {"gradients", "copies"} and last.peak_moment in t.moments)
     if rest <= (job.cluster.usable_bytes or 0):
         return []
-    return [
-        f"more data-parallel GPUs never shrink activations, logits and gathered layers ({format_gib(rest)} here): split the model (--tp, --pp) or the sequence"
-    ]
+    never = f"more data-parallel GPUs never shrink activations, logits and gathered layers ({format_gib(rest)} here)"
+    return [f"{never}: split the model (--tp, --pp) or the sequence"]
 
 
 def describe_model(job: Job, parameters: int) -> str:
     """The model in a few words: its title where it has one, and its parameters."""
-    count = f"{format_count(parameters)} parameters"
+    count = f"{format_count(parameters)} parameter{'s' if parameters > 1 else ''}"
     return f"{job.model.title}, {count}" if job.model.title else count

@@ -40,7 +40,10 @@ _LONGEST_SHOWN = 40
 
 def shown(value: object) -> str:
     """The value as an error line quotes it: one line, and not longer than a line."""
-    text = repr(value)
+    try:
+        text = repr(value)
+    except ValueError:  # an integer of thousands of digits, which Python does not spell
+        return "a number of thousands of digits"
     return text if len(text) <= _LONGEST_SHOWN else text[: _LONGEST_SHOWN - 1] + "…"
 
 
@@ -74,7 +77,7 @@ def _scaled(value: object, suffixes: dict[str, Any], wanted: str, largest: int) 
         parts = _split(value)
         if parts is None:
             negative = value.strip().startswith("-") and _split(value.strip()[1:]) is not None
-            raise ValueError(f"{shown(value)} is negative" if negative else f"{shown(value)} is not {wanted}")
+            raise ValueError(f"{shown(value)} is negative; wanted: {wanted}" if negative else f"{shown(value)} is not {wanted}")
         amount, suffix = parts
         factor = _look_up(suffix, suffixes)
         if factor is None:
@@ -83,7 +86,7 @@ def _scaled(value: object, suffixes: dict[str, Any], wanted: str, largest: int) 
     else:
         raise ValueError(f"{shown(value)} is not {wanted}")
     if number < 0:
-        raise ValueError(f"{shown(value)} is negative")
+        raise ValueError(f"{shown(value)} is negative; wanted: {wanted}")
     if number > largest:
         raise ValueError(f"{shown(value)} is too large: the most is {largest:.0e}".replace("e+", "e"))
     return int(number) if number == int(number) else _not_whole(value, number, suffixes)
@@ -91,7 +94,7 @@ def _scaled(value: object, suffixes: dict[str, Any], wanted: str, largest: int) 
 
 def _not_whole(value: object, number: Decimal | int, suffixes: dict[str, Any]) -> int:
     if suffixes is COUNT_SUFFIXES:
-        raise ValueError(f"{shown(value)} is not a whole number")
+        raise ValueError(f"{shown(value)} is not a whole number of parameters, elements or tokens")
     return int(number)  # a fraction of a byte, as in 79.11GiB: rounded down
 
 

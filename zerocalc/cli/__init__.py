@@ -50,7 +50,7 @@ class Lazy(TyperGroup):
 
 
 app = typer.Typer(
-    cls=Lazy, rich_markup_mode=None, no_args_is_help=True, add_completion=True, context_settings=HELP_NAMES, pretty_exceptions_enable=False
+    cls=Lazy, rich_markup_mode=None, add_completion=True, context_settings=HELP_NAMES, pretty_exceptions_enable=False
 )
 
 
@@ -83,7 +83,7 @@ def main() -> None:
 def run(arguments: list[str]) -> int:
     """Run one command line and give its exit status."""
     try:
-        return app(arguments, prog_name="zerocalc", standalone_mode=False) or 0
+        return app(arguments or ["--help"], prog_name="zerocalc", standalone_mode=False) or 0
     except UserError as error:
         return _refuse(str(error))
     except BrokenPipeError:

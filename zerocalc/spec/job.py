@@ -39,9 +39,11 @@ class Job(Spec):
         if not isinstance(data, dict):
             return data
         data = dict(data)
-        data["model"] = _with_positions(data.get("model"), data.get("training"))
-        if data["model"] is None:
-            del data["model"]
+        if data.get("model") is None:
+            data["model"] = {}  # so that Model says what is missing
+        if data.get("cluster") is None:
+            data["cluster"] = {}
+        data["model"] = _with_positions(data["model"], data.get("training"))
         framework = data.setdefault("framework", DEFAULT_FRAMEWORK)
         if data.get("recipe") is None:
             if isinstance(framework, str):
