@@ -1,0 +1,246 @@
+"""A Hugging Face ``config.json`` as a `Model`, its parameters counted exactly; anything else is refused by name.
+
+What each family's keys mean is data (`zerocalc.interop.families`); here is the one reader of them all.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NoReturn
+
+from pydantic import ValidationError
+
+from zerocalc.interop.families import BY_MODEL_TYPE, DERIVED, GUARDED, LAYER_TYPES, NEUTRAL, REQUIRED, SUSPECTS, Family, Key
+from zerocalc.presets import PresetError, parse_json, read_text
+from zerocalc.spec.base import explain
+from zerocalc.spec.model import Model
+from zerocalc.units import parse_fraction, parse_whole, shown
+
+BOOLEANS = frozenset({"tied_embeddings", "qkv_bias", "out_bias", "mlp_bias", "qk_norm"})
+_LISTED = 6
+"""Unknown keys that a note names; the rest is counted."""
+_LONGEST_TITLE = 200
+_LONGEST_NUMBER = 1024
+"""Bits; Python refuses to print some longer numbers at all."""
+
+
+def load_model(path: str) -> Model:
+    """The model that the ``config.json`` at ``path`` describes.
+
+    Raises `PresetError`, one line that starts with the path, where the file cannot be read or holds what is not counted exactly.
+    """
+    return model_from_config(read_config(path), _label(path), source=Path(path).name)
+
+
+def read_config(path: str) -> dict[str, Any]:
+    """The JSON object in the file at ``path``, not looked into; raises `PresetError`, one line, where there is none."""
+    nested = False
+    with contextlib.suppress(OSError, ValueError):
+        nested = Path(path).is_dir() and (Path(path) / "config.json").is_file()
+    if nested:
+        raise PresetError(f"{_label(path)} is a directory; give the config.json in it")
+    return parse_json(read_text(path), _label(path))
+
+
+def model_from_config(config: Mapping[str, Any], name: str, *, source: str | None = None) -> Model:
+    """The model that a config describes: sizes in elements, parameters exact.
+
+    ``name`` is what errors call the config, ``source`` what the model says it came from. Whatever was taken on trust is in the model's ``assumed``.
+    Raises `PresetError`, one line, where a dimension is missing or is none, the family or its class is not known, or a key speaks of tensors that
+    are not counted. Source: the classes of transformers 5.24.0 and 4.57.3.
+    """
+    reader = _Reader(config, name)
+    return reader.model(source or name)
+
+
+class _Reader:
+    """Reads one config; ``notes`` is what it took on trust."""
+
+    def __init__(self, config: Mapping[str, Any], name: str) -> None:
+        self.config = config
+        self.name = name
+        self.notes: list[str] = []
+
+    def model(self, source: str) -> Model:
+        family = self.family()
+        self.check_architecture(family)
+        self.check_guarded()
+        self.check_keys(family)
+        self.check_layer_types()
+        values: dict[str, Any] = {"kind": family.kind, "source": source, "title": self.title(family)}
+        for field, fact in family.fields.items():
+            values[field] = self.value(field, fact, family) if isinstance(fact, Key) else fact
+        values["dropout"] = self.dropout(family)
+        try:
+            return Model.model_validate({**values, "assumed": tuple(self.notes)})
+        except ValidationError as error:
+            path, text = explain(error)
+            blamed = family.fields.get(path.rsplit(".", 1)[-1])
+            key = self.spelling(blamed) if isinstance(blamed, Key) else path
+            raise PresetError(f"{self.name}: {key}: {text}") from None
+
+    def refuse(self, key: str, text: str) -> NoReturn:
+        raise PresetError(f"{self.name}: {_word(key)}: {text}")
+
+    def family(self) -> Family:
+        """The family that ``model_type`` names."""
+        wanted = self.config.get("model_type")
+        if wanted is None:
+            raise PresetError(f"{self.name}: model_type is missing; this is no config.json of a Hugging Face model")
+        if not isinstance(wanted, str):
+            self.refuse("model_type", f"{_spelled(wanted)} is not a text")
+        if wanted not in BY_MODEL_TYPE:
+            missing = sorted({what for key, value in self.config.items() if value and (what := _suspicion(key))})
+            why = f" ({', '.join(missing)} not counted)" if missing else ""
+            known = ", ".join(BY_MODEL_TYPE)
+            raise PresetError(f"{self.name}: model_type {shown(wanted)} is not known yet{why}; known: {known}; give --params for the states alone")
+        return BY_MODEL_TYPE[wanted]
+
+    def check_architecture(self, family: Family) -> None:
+        """The class must be the family's causal language model: other heads have other tensors."""
+        named, ours = self.config.get("architectures"), family.architectures[0]
+        if named is None or named == []:
+            self.notes.append(f"architectures is not given; counted as {ours}")
+        elif not isinstance(named, list):
+            self.refuse("architectures", f"{_spelled(named)} is not a list of names")
+        else:
+            for architecture in named:
+                if architecture not in family.architectures:
+                    self.refuse("architectures", f"{_spelled(architecture)} is not counted yet; of model_type {family.model_type} {ours} is")
+        if self.config.get("auto_map"):
+            self.notes.append(f"auto_map points to code of its own; counted as transformers' {ours}")
+
+    def check_guarded(self) -> None:
+        """Keys of any config that mean tensors of other kinds."""
+        for key, what in GUARDED.items():
+            if self.config.get(key):
+                self.refuse(key, f"{what} are not counted yet; give --params for the states alone")
+
+    def check_keys(self, family: Family) -> None:
+        """Keys this family does not know: refused where the name speaks of tensors, noted otherwise."""
+        known = NEUTRAL | GUARDED.keys() | family.neutral | family.dropouts.keys()
+        known |= {spelling for fact in family.fields.values() if isinstance(fact, Key) for spelling in fact.spellings}
+        unknown = [key for key in self.config if key not in known]
+        for key in unknown:
+            what = _suspicion(key)
+            if what and self.config[key]:
+                self.refuse(
+                    key, f"is not known for model_type {family.model_type}, and {what} are not counted yet; give --params for the states alone"
+                )
+        if unknown:
+            more = f" and {len(unknown) - _LISTED} more" if len(unknown) > _LISTED else ""
+            plural = "keys" if len(unknown) > 1 else "key"
+            self.notes.append(f"config {plural} not known, taken as changing nothing: {', '.join(map(_word, unknown[:_LISTED]))}{more}")
+
+    def check_layer_types(self) -> None:
+        """Layers may differ in their masks only."""
+        types = self.config.get("layer_types")
+        if types is None:
+            return
+        if not isinstance(types, list):
+            self.refuse("layer_types", f"{_spelled(types)} is not a list of names")
+        for kind in types:
+            if not isinstance(kind, str) or kind not in LAYER_TYPES:
+                self.refuse("layer_types", f"{_spelled(kind)} is not counted yet; {' and '.join(sorted(LAYER_TYPES))} are")
+
+    def spelling(self, key: Key) -> str:
+        """The spelling that the config uses, or the family's first."""
+        return next((spelling for spelling in key.spellings if spelling in self.config), key.spellings[0])
+
+    def value(self, field: str, key: Key, family: Family) -> int | None:
+        """The value of one field; ``None`` leaves it to `Model`."""
+        given = [spelling for spelling in key.spellings if spelling in self.config]
+        if not given:
+            if key.absent == REQUIRED:
+                raise PresetError(f"{self.name}: {key.spellings[0]} is missing")
+            if key.absent == DERIVED:
+                return None
+            if field not in BOOLEANS:
+                self.notes.append(f"{key.spellings[0]} is not given; {key.absent} ({family.architectures[0]}'s default)")
+            return key.absent
+        values = [self.one(spelling, field, key) for spelling in given]
+        for spelling, value in zip(given, values, strict=True):
+            if value != values[0]:
+                self.refuse(spelling, f"{value} contradicts {given[0]} {values[0]}")
+        return values[0]
+
+    def one(self, spelling: str, field: str, key: Key) -> int | None:
+        """One spelling's value, checked: true or false, or a whole number of at least 1."""
+        value = self.config[spelling]
+        if value is None and key.null:
+            return None
+        if field in BOOLEANS:
+            if not isinstance(value, bool):
+                self.refuse(spelling, f"{_spelled(value)} is not true or false")
+            return value
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or (isinstance(value, float) and not value.is_integer()):
+            self.refuse(spelling, f"{_spelled(value)} is not a whole number")
+        try:
+            return parse_whole(value)
+        except ValueError as error:
+            self.refuse(spelling, f"{_spelled(value)} is not at least 1" if value < 0 else str(error))
+
+    def dropout(self, family: Family) -> float:
+        """The one rate of dropout that `Model` has; memory depends only on whether it is zero."""
+        rates = {key: self.rate(key, default) for key, default in family.dropouts.items()}
+        largest = max(rates.values(), default=0.0)
+        if family.kind != "gpt2":
+            self.notes.extend(f"{key} {rate:g}: its masks are not counted (flash attention keeps none)" for key, rate in rates.items() if rate)
+            return 0.0
+        if len(set(rates.values())) > 1:
+            self.notes.append(f"dropout {largest:g} everywhere ({', '.join(f'{key} {rate:g}' for key, rate in rates.items())})")
+        return largest
+
+    def rate(self, key: str, default: float) -> float:
+        """A rate of dropout: a number from 0 up to 1; null is no dropout."""
+        value = self.config.get(key, default)
+        if value is None:
+            return 0.0
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            self.refuse(key, f"{_spelled(value)} is not a fraction from 0 up to 1, such as 0.1")
+        try:
+            return parse_fraction(value)
+        except ValueError as error:
+            self.refuse(key, str(error))
+
+    def title(self, family: Family) -> str:
+        """What the config says it was loaded from, or its family."""
+        given = self.config.get("_name_or_path")
+        if isinstance(given, str) and given.strip() and given.isprintable() and len(given) <= _LONGEST_TITLE:
+            return given.strip()
+        return family.model_type
+
+
+def _suspicion(key: str) -> str | None:
+    """The tensors that a key's name speaks of, if it does; ids of tokens are numbers only."""
+    lower = key.lower()
+    if lower.endswith(("_token_id", "_token_index", "_token_ids")):
+        return None
+    return next((what for part, what in SUSPECTS.items() if part in lower), None)
+
+
+def _label(path: str) -> str:
+    """The path as errors call it: as written, unless that would not be one line."""
+    return path if path.isprintable() else shown(path).strip("'\"")
+
+
+def _word(key: str) -> str:
+    """A key as a line quotes it."""
+    return key if key.isprintable() and len(key) <= 40 else shown(key)
+
+
+def _spelled(value: object) -> str:
+    """A value as JSON spells it; tables and lists are only named, for they may be large or deep."""
+    if isinstance(value, dict):
+        return "a table"
+    if isinstance(value, list):
+        return "a list"
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int) and value.bit_length() > _LONGEST_NUMBER:
+        return "a number of hundreds of digits" if value > 0 else "a negative number of hundreds of digits"
+    return shown(value)
