@@ -54,7 +54,9 @@ def load(kind: str, name: str) -> dict[str, Any]:
             return parse_toml(file.read_text("utf-8"), name)
     from zerocalc.units import shown
 
-    if os.sep in name or name.endswith(".json"):
+    if name.endswith(".json"):
+        raise PresetError(f"{shown(name)} is no TOML file; zerocalc.load_model reads a Hugging Face config (on the command line --model does)")
+    if os.sep in name:
         raise PresetError(f"{shown(name)} is not a TOML file (.toml)")
     raise PresetError(f"{shown(name)} is not a preset{nearest(name, names(kind))} (zerocalc presets {kind} lists them)")
 
@@ -88,9 +90,7 @@ def read_text(path: str) -> str:
 
     Raises `PresetError` where it is missing, no regular file, too large, or not UTF-8.
     """
-    from zerocalc.units import shown
-
-    label = shown(path).strip("'\"")
+    label = path if path.isprintable() else repr(path)
     try:
         file = Path(path)
         if file.is_dir():

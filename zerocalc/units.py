@@ -88,13 +88,13 @@ def _scaled(value: object, suffixes: dict[str, Any], wanted: str, largest: int) 
     if number < 0:
         raise ValueError(f"{shown(value)} is negative; wanted: {wanted}")
     if number > largest:
-        raise ValueError(f"{shown(value)} is too large: the most is {largest:.0e}".replace("e+", "e"))
+        raise ValueError(f"{shown(value)} is too large: the most is {largest:,}")
     return int(number) if number == int(number) else _not_whole(value, number, suffixes)
 
 
 def _not_whole(value: object, number: Decimal | int, suffixes: dict[str, Any]) -> int:
     if suffixes is COUNT_SUFFIXES:
-        raise ValueError(f"{shown(value)} is not a whole number of parameters, elements or tokens")
+        raise ValueError(f"{shown(value)} is not a whole number")
     return int(number)  # a fraction of a byte, as in 79.11GiB: rounded down
 
 
