@@ -89,7 +89,7 @@ def tables() -> list[str]:
 def reproduce(name: str) -> Table:
     """Recompute one table. Raises `presets.PresetError` for a name that is none."""
     if name not in tables():
-        raise presets.PresetError(f"{shown(name)} is not a published table{presets.nearest(name, tables())} (zerocalc paper lists them)")
+        raise presets.PresetError(f"{shown(name)} is not a published table{presets.nearest(name, tables())} (zerocalc paper lists all)")
     data = presets.load("papers", name)
     columns = {column["label"]: column for column in data["columns"]}
     cells = [_cell(data, columns[label], row, printed) for row in data["rows"] for label, printed in row["printed"].items()]

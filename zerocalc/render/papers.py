@@ -8,7 +8,7 @@ from rich.text import Text
 
 from zerocalc.papers import READINGS, Cell, Comparison, Reading, Table, summary
 from zerocalc.planner import display_name
-from zerocalc.render.console import columns, labelled
+from zerocalc.render.console import columns, emit, labelled
 from zerocalc.units import GB, figure, format_count
 
 LETTERS: dict[Reading, str] = {"truncated": "t", "derived": "d", "bound": "b", "figure": "f", "memory": "m", "unclear": "u"}
@@ -127,3 +127,18 @@ def render_comparison(comparison: Comparison, printed: Table | None = None) -> R
     grid.add_section()
     grid.add_row(f"largest model, {c.memory_bytes / GB:g} GB", *(format_count(row.largest_parameters) for row in c.stages))
     return Group(Text(title, style="bold"), Text(c.source, style="dim"), "", grid, "", labelled([("note", note) for note in c.notes]))
+
+
+def show_tables(tables: list[Table]) -> None:
+    """Print whole tables, one after the other."""
+    shown: list[RenderableType] = []
+    for table in tables:
+        shown += ([""] if shown else []) + [render_table(table)]
+    emit(*shown)
+
+
+def show_overview(comparison: Comparison, tables: list[Table]) -> None:
+    """Print the comparison, then a line on each table that can be asked for."""
+    printed = next((table for table in tables if table.name == "zero-figure1"), None)
+    listing = labelled([(table.name, summary(table)) for table in tables])
+    emit(render_comparison(comparison, printed), "", Text("zerocalc paper TABLE (or all) sets each of these beside ours:"), listing)
