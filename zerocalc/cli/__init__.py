@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
 from importlib import import_module
 from typing import Annotated, Any
 
@@ -18,7 +19,13 @@ HELP_NAMES = {"help_option_names": ["-h", "--help"]}
 
 
 class Sections(TyperCommand):
-    """A command whose plain help groups options under their panels' names."""
+    """A command whose plain help groups options under their panels' names, and that spends nothing on options that are not given."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        for parameter in self.params:
+            if not parameter.required:
+                parameter.process_value = _unless_absent(parameter.process_value)  # type: ignore[method-assign]
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write the options, section by section."""
@@ -31,6 +38,11 @@ class Sections(TyperCommand):
         for name, records in sections.items():
             with formatter.section(name):
                 formatter.write_dl(records)
+
+
+def _unless_absent(process: Callable[[Any, Any], Any]) -> Any:
+    """Spare typer the validator that it builds for each parameter, be it only to find that there is no value."""
+    return lambda context, value: None if value is None else process(context, value)
 
 
 class Lazy(TyperGroup):
@@ -49,9 +61,7 @@ class Lazy(TyperGroup):
         return command
 
 
-app = typer.Typer(
-    cls=Lazy, rich_markup_mode=None, add_completion=True, context_settings=HELP_NAMES, pretty_exceptions_enable=False
-)
+app = typer.Typer(cls=Lazy, rich_markup_mode=None, add_completion=True, context_settings=HELP_NAMES, pretty_exceptions_enable=False)
 
 
 def new_app() -> typer.Typer:

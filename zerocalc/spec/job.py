@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from pydantic import model_validator
+from pydantic import Field, model_validator
 
 from zerocalc.spec.base import FieldError, Spec, from_preset
 from zerocalc.spec.cluster import Cluster, Parallel
@@ -28,9 +28,9 @@ class Job(Spec):
     cluster: Cluster
     framework: Annotated[Framework, from_preset("frameworks")]
     recipe: Annotated[Recipe, from_preset("recipes")]
-    training: Training = Training()
-    parallel: Parallel = Parallel()
-    zero: Zero = Zero()
+    training: Training = Field(default_factory=Training)
+    parallel: Parallel = Field(default_factory=Parallel)
+    zero: Zero = Field(default_factory=Zero)
 
     @model_validator(mode="before")
     @classmethod
@@ -43,6 +43,8 @@ class Job(Spec):
             data["model"] = {}  # so that Model says what is missing
         if data.get("cluster") is None:
             data["cluster"] = {}
+        for part in ("training", "parallel", "zero"):
+            data.setdefault(part, {})  # validated with the rest: a default that is a model would need a validator of its own
         data["model"] = _with_positions(data["model"], data.get("training"))
         framework = data.setdefault("framework", DEFAULT_FRAMEWORK)
         if data.get("recipe") is None:
