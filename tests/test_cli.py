@@ -1,0 +1,485 @@
+"""The command line: bad input is one line that names what was written; everything else is an answer."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.running import Ran, program, run, shell
+from zerocalc import __version__
+from zerocalc.cli import COMMANDS
+
+BARE = ("plan", "--params", "10B", "--gpus", "64")
+GPT = "plan --layers 4 --hidden 512 --heads 8 --seq 128 --gpus 8 "
+JOB = {"model": {"params": "1B"}, "cluster": {"gpus": 8}}
+
+
+def refused(ran: Ran) -> str:
+    """The error's line, once it has been found to be one line and nothing else."""
+    assert ran.status == 2, ran
+    assert ran.out == ""
+    assert "Traceback" not in ran.err
+    assert ran.err.startswith("error: ")
+    assert ran.err.endswith("\n")
+    assert ran.err.count("\n") == 1
+    line = ran.err.removesuffix("\n")
+    assert line.isprintable()
+    assert len(line) <= 400
+    return line
+
+
+# (name, arguments, what the line must say first: the flag or the file that is at fault)
+COUNTS = [
+    "10Q",
+    "-3",
+    "0",
+    "nan",
+    "inf",
+    "-inf",
+    "1e400",
+    "1e19",
+    "",
+    " ",
+    "true",
+    "1e-5",
+    "0.5",
+    "10GB",
+    "ten",
+    "0x10",
+    "1,000",
+    "10 B B",
+    "１０B",
+    "9" * 5000,
+]
+BAD_COUNTS = [(value[:8], ("plan", "--gpus", "64", f"--params={value}"), "--params:") for value in COUNTS]
+WHOLES = ["1.5", "-1", "0", "1e3", "8K", "nan", "true", "", "99999999999", "a\nb", "\x1b[31m"]
+BAD_WHOLES = [(repr(value)[:8], ("plan", "--params", "1B", f"--gpus={value}"), "--gpus:") for value in WHOLES]
+
+BAD_FLAGS = [
+    ("params with layers", "plan --params 10B --layers 4 --gpus 8", "--params:"),
+    ("params with a preset", "plan --params 10B --model gpt2 --gpus 8", "--params:"),
+    ("no model", "plan --gpus 8", "--model:"),
+    ("nothing at all", "plan", "--"),
+    ("no GPUs", "plan --params 1B", "--gpus:"),
+    ("layers alone", "plan --layers 4 --gpus 8", "--hidden:"),
+    ("hidden alone", "plan --hidden 4 --gpus 8", "--layers:"),
+    ("no heads", "plan --layers 4 --hidden 64 --gpus 8", "--heads:"),
+    ("negative dimension", "plan --layers -4 --hidden 64 --heads 4 --gpus 8", "--layers:"),
+    ("heads do not divide", "plan --layers 4 --hidden 65 --heads 4 --gpus 8", "--heads:"),
+    ("kv heads do not divide", "plan --layers 4 --hidden 64 --heads 4 --kv-heads 3 --gpus 8", "--kv-heads:"),
+    ("kind unknown", "plan --kind bert --layers 4 --hidden 64 --heads 4 --gpus 8", "--kind:"),
+    ("trainable over params", "plan --params 1B --trainable 2B --gpus 8", "--trainable:"),
+    ("trainable over an architecture", GPT + "--trainable 2T", "--trainable:"),
+    ("blocks over params", "plan --params 10 --blocks 11 --gpus 8", "--blocks:"),
+    ("blocks with an architecture", GPT + "--blocks 4", "--blocks:"),
+    ("63 GPUs with tp 8", "plan --params 1B --gpus 63 --tp 8", "--gpus:"),
+    ("tp over GPUs", "plan --params 1B --gpus 4 --tp 8", "--tp:"),
+    ("tp does not divide heads", "plan --layers 4 --hidden 64 --heads 4 --gpus 24 --tp 3", "--tp:"),
+    ("pp over layers", "plan --layers 4 --hidden 64 --heads 4 --gpus 8 --pp 8", "--pp:"),
+    ("cp over tokens", "plan --layers 4 --hidden 64 --heads 4 --gpus 8 --cp 8 --seq 4", "--cp:"),
+    ("tp of nothing", "plan --params 1B --gpus 8 --tp 0", "--tp:"),
+    ("sequence parallel with tp 1", GPT + "--sequence-parallel", "--sequence-parallel:"),
+    ("P_a with tp 1", GPT + "--recompute full --pa", "--partition-activations:"),
+    ("P_a without recomputation", GPT + "--tp 2 --pa", "--partition-activations:"),
+    ("P_a with selective recomputation", GPT + "--tp 2 --pa --recompute selective", "--partition-activations:"),
+    ("P_a with sequence parallelism", GPT + "--tp 2 --pa --recompute full --sequence-parallel", "--partition-activations:"),
+    ("P_a+cpu without P_a", GPT + "--tp 2 --recompute full --pa-cpu", "--cpu-checkpointing:"),
+    ("stage 4", "plan --params 1B --gpus 8 --stage 4", "--stage:"),
+    ("stage 1,x", "plan --params 1B --gpus 8 --stage 1,x", "--stage:"),
+    ("stage of nothing", "plan --params 1B --gpus 8 --stage=", "--stage:"),
+    ("stage comma", "plan --params 1B --gpus 8 --stage 1,", "--stage:"),
+    ("stage -1", "plan --params 1B --gpus 8 --stage=-1", "--stage:"),
+    ("stage all", "plan --params 1B --gpus 8 --stage all", "--stage:"),
+    ("all-reduce at stage 3", "plan --params 1B --gpus 8 --stage 3 --grad-sync all-reduce", "--grad-sync:"),
+    ("broadcast at stage 1", "plan --params 1B --blocks 4 --gpus 8 --stage 1 --gather broadcast", "--gather:"),
+    ("broadcast of one block", "plan --params 1B --gpus 8 --gather broadcast", "--gather:"),
+    ("deferring at stage 0", "plan --params 1B --gpus 8 --stage 0 --defer-grad-sync", "--defer-grad-sync:"),
+    ("grad sync unknown", "plan --params 1B --gpus 8 --grad-sync allreduce", "--grad-sync:"),
+    ("dtype unknown", "plan --params 1B --gpus 8 --reduce-dtype fp8", "--reduce-dtype:"),
+    ("recompute unknown", GPT + "--recompute some", "--recompute:"),
+    ("attention unknown", GPT + "--attention sdpa", "--attention:"),
+    ("buffers unknown", "plan --params 1B --gpus 8 --buffers big", "--buffers:"),
+    ("memory without a unit", "plan --params 1B --gpus 8 --gpu-memory 80", "--gpu-memory:"),
+    ("memory of none", "plan --params 1B --gpus 8 --gpu-memory 0GB", "--gpu-memory:"),
+    ("memory below zero", "plan --params 1B --gpus 8 --gpu-memory=-80GB", "--gpu-memory:"),
+    ("memory in bits", "plan --params 1B --gpus 8 --gpu-memory 80Gb/s", "--gpu-memory:"),
+    ("bucket in bytes", "plan --params 1B --gpus 8 --reduce-bucket-size 500MB", "--reduce-bucket-size:"),
+    ("bucket of none", "plan --params 1B --gpus 8 --allgather-bucket-size 0", "--allgather-bucket-size:"),
+    ("fragmentation with M_D", "plan --params 1B --gpus 8 --fragmentation 0.2", "--fragmentation:"),
+    ("fragmentation with M_D said", "plan --params 1B --gpus 8 --defragment --fragmentation 0.2", "--fragmentation:"),
+    ("fragmentation of all", "plan --params 1B --gpus 8 --no-defragment --fragmentation 1", "--fragmentation:"),
+    ("fragmentation in percent", "plan --params 1B --gpus 8 --no-defragment --fragmentation 30%", "--fragmentation:"),
+    ("fragmentation nan", "plan --params 1B --gpus 8 --no-defragment --fragmentation nan", "--fragmentation:"),
+    ("micro-batch of none", GPT + "--micro-batch 0", "--micro-batch:"),
+    ("accumulation of half", GPT + "--accumulation 0.5", "--accumulation:"),
+    ("sequence over positions", "plan --model gpt2 --gpus 8 --seq 2048", "--seq:"),
+    ("adafactor without shapes", "plan --params 1B --gpus 8 --recipe adafactor", "--recipe"),
+    ("recipe unknown", "plan --params 1B --gpus 8 --recipe adamm", "--recipe:"),
+    ("model unknown", "plan --model llama-3-9b --gpus 8", "--model:"),
+    ("GPU unknown", "plan --params 1B --gpus 8 --gpu h100", "--gpu:"),
+    ("framework unknown", "plan --params 1B --gpus 8 --framework papper", "--framework:"),
+    ("preset by a path out", "plan --model ../gpus/h100-80g --gpus 8", "--model:"),
+    ("model of no name", "plan --model= --gpus 8", "--model:"),
+    ("option unknown", "plan --parms 1B", "no such option: --parms"),
+    ("command unknown", "plann", "no such command"),
+    ("value missing", "plan --params", "option '--params'"),
+    ("flag with a value", GPT + "--overlap-comm=yes", "option '--overlap-comm'"),
+    ("argument too many", "plan --params 1B --gpus 8 64", "got unexpected extra argument"),
+    ("format unknown", "plan --params 1B --gpus 8 --format yaml", "--format:"),
+    ("json and csv", "plan --params 1B --gpus 8 --json --format csv", "--json:"),
+    ("term unknown", "explain --params 1B --gpus 8 --term wieghts", "--term:"),
+    ("params of nothing", "params", "missing argument"),
+    ("params of no preset", "params gpt3", "config|preset:"),
+    ("presets of no kind", "presets gpu", "kind:"),
+    ("presets of no name", "presets gpus h100", "name:"),
+    ("steps of no stage", "step --params 1B --gpus 8 --stage 7", "--stage:"),
+]  # fmt: skip
+BAD_LINES = [*BAD_COUNTS, *BAD_WHOLES, *((name, tuple(shlex.split(line)), start) for name, line, start in BAD_FLAGS)]
+
+
+@pytest.mark.parametrize(("arguments", "start"), [case[1:] for case in BAD_LINES], ids=[case[0] for case in BAD_LINES])
+def test_bad_input_is_one_line_that_names_it(arguments: tuple[str, ...], start: str) -> None:
+    line = refused(run(*arguments))
+    assert line.lower().startswith(f"error: {start}")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "nearest"),
+    [
+        ("plan --model llama-3-9b --gpus 8", "llama-3-8b"),
+        ("plan --params 1B --gpus 8 --gpu h100", "h100-80g"),
+        ("plan --params 1B --gpus 8 --recipe mixed-adm", "mixed-adam"),
+        ("plan --params 1B --gpus 8 --framework papper", "paper"),
+        ("presets gpu", "gpus"),
+        ("presets nodes dgx-h10", "dgx-h100"),
+        ("presets papers zero-table", "zero-table1"),
+        ("params gpt-2", "gpt2"),
+    ],
+)
+def test_unknown_names_are_answered_with_the_nearest(arguments: str, nearest: str) -> None:
+    line = refused(run(*arguments.split()))
+    assert "nearest: " in line
+    assert nearest in line.partition("nearest: ")[2]
+
+
+def job_text(**changes: Any) -> str:
+    return json.dumps({**JOB, **changes})
+
+
+def recipe(*rows: dict[str, Any]) -> dict[str, Any]:
+    return {"name": "x", "source": "y", "rows": rows}
+
+
+def framework(recipe: str, stages: int) -> dict[str, Any]:
+    stage = {"stage": 1, "name": "a", "sync": "step", "reduce_buffers": 1}
+    return {"name": "x", "source": "y", "recipe": recipe, "units_in_flight": 1, "stages": [stage] * stages}
+
+
+GRADIENTS = {"name": "g", "kind": "gradients", "dtype": "bf16", "sharded_from": 2}
+
+BAD_JOBS: list[tuple[str, str | bytes, str]] = [
+    ("empty", "", "--job: job.json is not valid JSON"),
+    ("not JSON", "{params: 1B}", "--job: job.json is not valid JSON"),
+    ("truncated", job_text()[:-5], "--job: job.json is not valid JSON"),
+    ("a list", "[1, 2]", "--job: job.json holds a list"),
+    ("a text", '"plan"', "--job: job.json holds a text"),
+    ("null", "null", "--job: job.json holds null"),
+    ("NaN", '{"model": {"params": NaN}, "cluster": {"gpus": 8}}', "model.params:"),
+    ("infinity", '{"model": {"params": 1e999}, "cluster": {"gpus": 8}}', "model.params:"),
+    ("thousands of digits", '{"model": {"params": ' + "9" * 5000 + '}, "cluster": {"gpus": 8}}', "--job: job.json is not valid JSON"),
+    ("deep", '{"model": ' + "[" * 100_000 + "]" * 100_000 + "}", "--job: job.json is not valid JSON"),
+    ("deep but parsed", '{"cluster": {"gpus": 8}, "model": ' + "[" * 300 + "]" * 300 + "}", "model"),
+    ("binary", bytes(range(256)), "--job: job.json is not a text file"),
+    ("nul", b'{"model": "\0"}', "--job: job.json is not a text file"),
+    ("utf-16", job_text().encode("utf-16"), "--job: job.json is not a text file"),
+    ("another schema", json.dumps({"schema_version": 2, "job": JOB}), "--job: job.json has schema_version 2"),
+    ("schema of no number", json.dumps({"schema_version": [], "job": JOB}), "--job: job.json has schema_version []"),
+    ("job of no object", json.dumps({"schema_version": 1, "job": 3}), "--job: the job in job.json is not a JSON object"),
+    ("unknown field", job_text(modle={}), "modle: is not a known field"),
+    ("unknown inner field", job_text(zero={"stages": 1}), "zero.stages: is not a known field"),
+    ("answer without its job", json.dumps({"schema_version": 1, "candidates": []}), ""),
+    ("true for a count", job_text(model={"params": True}), "model.params:"),
+    ("a list for a count", job_text(model={"params": [1]}), "model.params:"),
+    ("half a GPU", job_text(cluster={"gpus": 1.5}), "cluster.gpus:"),
+    ("text for a truth value", job_text(zero={"overlap_comm": "yes"}), "zero.overlap_comm:"),
+    ("number for a truth value", job_text(zero={"overlap_comm": 1}), "zero.overlap_comm:"),
+    ("a number for a model", job_text(model=7), "model:"),
+    ("a list for a model", job_text(model=["gpt2"]), "model:"),
+    ("an unknown model", job_text(model="gpt-2"), "model:"),
+    ("an unknown GPU", job_text(cluster={"gpus": 1, "gpu": "h1"}), "cluster.gpu:"),
+    ("an unknown recipe", job_text(recipe="adam"), "recipe:"),
+    ("a recipe without rows", job_text(recipe=recipe()), "recipe.rows:"),
+    ("a recipe without weights", job_text(recipe=recipe(GRADIENTS)), "recipe.rows:"),
+    ("a framework of two stages 1", job_text(framework=framework("mixed-adam", 2)), "framework.stages:"),
+    ("a framework of an unknown recipe", job_text(framework=framework("nothing", 1)), ""),
+    ("stage true", job_text(zero={"stage": True}), "zero.stage:"),
+    ("stage 1.0", job_text(zero={"stage": 1.0}), "zero.stage:"),
+    ("no stages", job_text(zero={"stage": []}), "zero.stage:"),
+    ("no cluster", json.dumps({"model": {"params": 1}}), "cluster.gpus:"),
+    ("cluster null", job_text(cluster=None), "cluster.gpus:"),
+    ("training of no table", job_text(training="long"), "training:"),
+    ("model without dimensions", job_text(model={}), "model:"),
+    ("model with some dimensions", job_text(model={"layers": 3}), "model.hidden:"),
+    ("model in the negative", job_text(model={"layers": -3, "hidden": 4, "heads": 2}), "model.layers:"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "start"), [case[1:] for case in BAD_JOBS], ids=[case[0] for case in BAD_JOBS])
+def test_a_bad_job_file_is_one_line(text: str | bytes, start: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("job.json").write_bytes(text.encode() if isinstance(text, str) else text)
+    from_file = refused(run("plan", "--job", "job.json"))
+    assert from_file.startswith(f"error: {start}")
+    from_stdin = refused(run("plan", "--job", "-", stdin=text))
+    assert from_stdin == from_file.replace("job.json", "standard input")
+
+
+BAD_MODELS: list[tuple[str, str, str]] = [
+    ("config.json", "{}", "--model: "),
+    ("config.json", '{"model_type": "llama"}', "--model: "),
+    ("config.json", '{"model_type": "gpt2", "n_embd": -64, "n_layer": 2, "n_head": 2, "vocab_size": 4, "n_positions": 4}', "--model"),
+    ("config.json", '{"model_type": "mamba", "hidden_size": 64}', "--model: "),
+    ("config.json", "[]", "--model: "),
+    ("config.json", "{", "--model: "),
+    ("model.toml", "", "--model"),
+    ("model.toml", "layers = ", "--model: "),
+    ("model.toml", "layers = 2\nlayers = 2", "--model: "),
+    ("model.toml", 'layers = 2\nhidden = 64\nheads = 4\ncolour = "red"', "--model model.toml: colour: "),
+    ("model.toml", "layers = -2\nhidden = 64\nheads = 4", "--model model.toml: layers: "),
+    ("model.toml", "layers = 2", "--model model.toml: hidden: "),
+    ("model.toml", "hidden = nan\nlayers = 2\nheads = 2", "--model model.toml: hidden: "),
+    ("model.toml", "x = " + "[" * 5000, "--model: "),
+    ("model.txt", "layers = 2", "--model: "),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "text", "start"), BAD_MODELS, ids=[f"{name} {text[:40]!r}" for name, text, _ in BAD_MODELS])
+def test_a_bad_model_file_is_one_line(name: str, text: str, start: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path(name).write_text(text)
+    assert refused(run("plan", "--gpus", "8", "--model", name)).startswith(f"error: {start}")
+    assert refused(run("params", name)).startswith("error: ")
+
+
+@pytest.mark.parametrize("flag", ["--job", "--model", "--gpu", "--recipe", "--framework"])
+@pytest.mark.parametrize("suffix", [".toml", ".json"])
+def test_paths_that_are_no_small_text_file(flag: str, suffix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path(f"folder{suffix}").mkdir()
+    Path(f"binary{suffix}").write_bytes(bytes(range(256)) * 8)
+    Path(f"large{suffix}").write_text("#" + " " * 2_100_000)
+    with Path(f"sparse{suffix}").open("wb") as stream:
+        stream.truncate(200_000_000)
+    os.mkfifo("pipe")
+    others = ["--params", "1B"] if flag not in {"--job", "--model"} else []
+    for name in ("missing", "folder", "binary", "large", "sparse"):
+        line = refused(run("plan", "--gpus", "8", *others, flag, f"{name}{suffix}"))
+        assert line.startswith(f"error: {flag}: ")
+        assert name in line
+        if suffix == ".toml" and name in {"large", "sparse"}:
+            assert "larger than 2 MB" in line
+    assert refused(run("plan", "--gpus", "8", *others, flag, f"nul\0byte{suffix}")).startswith(f"error: {flag}: ")
+    assert refused(run("plan", "--gpus", "8", *others, flag, f"{'long' * 70}{suffix}")).startswith(f"error: {flag}: ")
+
+
+def test_every_job_flag_takes_no_rubbish() -> None:
+    """Whatever the flag, a value that nothing can be made of is one line that names the flag."""
+    from zerocalc.cli.flags import FLAGS
+
+    for flag in FLAGS:
+        if flag.switch:
+            continue
+        base = ["--gpus", "8", "--params", "1B"] if not flag.path.startswith("model") else ["--gpus", "8"]
+        if flag.path.startswith("model.") and flag.name not in {"--params"}:
+            base += ["--layers", "4", "--hidden", "512", "--heads", "8"]
+        line = refused(run("plan", *base, flag.name, "¿rubbish?\n\t\x07"))
+        assert line.startswith(f"error: {flag.name}: "), line
+
+
+def test_the_same_refusals_from_the_program() -> None:
+    for arguments in (["plan", "--params", "10Q", "--gpus", "8"], ["plan", "--parms"], ["plann"], ["plan", "--model", "/", "--gpus", "1"]):
+        ran = program(*arguments)
+        refused(ran)
+        assert ran == run(*arguments)
+
+
+# Exit status, standard input, precedence.
+
+
+def test_check_says_no_with_1_after_the_answer() -> None:
+    huge = ["plan", "--params", "10T", "--gpus", "8", "--gpu", "h100-80g"]
+    small = ["plan", "--layers", "4", "--hidden", "512", "--heads", "8", "--seq", "128", "--gpus", "8", "--gpu", "h100-80g"]
+    assert run(*huge).status == 0
+    no = run(*huge, "--check")
+    assert (no.status, no.err) == (1, "")
+    assert no.out == run(*huge).out
+    assert run(*small, "--check").status == 0
+    assert run(*BARE, "--check").status == 1  # not known to fit
+    assert run(*huge, "--check", "--json").status == 1
+    assert program(*huge, "--check").status == 1
+
+
+def job_of(*arguments: str, stdin: str = "") -> dict[str, Any]:
+    ran = run("plan", "--json", *arguments, stdin=stdin)
+    assert (ran.status, ran.err) == (0, "")
+    job: dict[str, Any] = json.loads(ran.out)["job"]
+    return job
+
+
+def test_a_job_from_standard_input() -> None:
+    from_flags = run(*BARE, "--json").out
+    assert run("plan", "--job", "-", "--json", stdin=from_flags).out == from_flags
+    assert program("plan", "--job", "-", "--json", stdin=from_flags.encode()).out == from_flags
+    assert shell("zerocalc plan --params 10B --gpus 64 --json | zerocalc plan --job - --json").out == from_flags
+
+
+def test_job_from_toml_and_with_a_byte_order_mark(tmp_path: Path) -> None:
+    toml, marked = tmp_path / "job.toml", tmp_path / "job.json"
+    toml.write_text('model = "gpt2"\n[cluster]\ngpus = 8\n[zero]\nstage = 2\n')
+    marked.write_bytes(b"\xef\xbb\xbf" + json.dumps({"model": "gpt2", "cluster": {"gpus": 8}, "zero": {"stage": "2"}}).encode())
+    assert job_of("--job", str(toml)) == job_of("--job", str(marked)) == job_of("--model", "gpt2", "--gpus", "8", "--stage", "2")
+
+
+def test_flags_over_job_file_over_preset_over_defaults(tmp_path: Path) -> None:
+    file = tmp_path / "job.json"
+    file.write_text(json.dumps({"model": "gpt2", "cluster": {"gpus": 8, "gpu": "a100-40g"}, "training": {"seq": 512}, "zero": {"stage": [1]}}))
+    plain = job_of("--job", str(file))
+    assert plain["model"]["layers"] == 12  # the preset's
+    assert plain["training"] == {"seq": 512, "micro_batch": 1, "accumulation": 1, "recompute": "none", "attention": "flash"}
+    over = job_of("--job", str(file), "--seq", "256", "--layers", "24", "--stage", "3", "--gpu", "h100-80g", "--gpus", "16")
+    assert over["training"]["seq"] == 256
+    assert over["model"]["layers"] == 24
+    assert over["model"]["hidden"] == 768
+    assert over["zero"]["stage"] == [3]
+    assert over["cluster"]["gpus"] == 16
+    assert over["cluster"]["gpu"]["title"] == "NVIDIA H100 SXM 80 GB"
+    replaced = job_of("--job", str(file), "--model", "llama-2-7b")
+    assert replaced["model"] == job_of("--model", "llama-2-7b", "--gpus", "8")["model"]  # the whole subtree
+    assert "with layers 24" in over["model"]["title"]
+
+
+def test_an_own_gpu_and_recipe(tmp_path: Path) -> None:
+    gpu, recipe = tmp_path / "my-gpu.toml", tmp_path / "mine.toml"
+    gpu.write_text('title = "Our card"\nsource = "its data sheet"\nusable_bytes = "47.5GiB"\n')
+    rows = [("weights", "weights", "fp16", 3, "all"), ("gradients", "gradients", "fp16", 2, "trainable")]
+    text = 'name = "mine"\nsource = "us"\n' + "".join(
+        f'[[rows]]\nname = "{name}"\nkind = "{kind}"\ndtype = "{dtype}"\nsharded_from = {first}\nof = "{of}"\n'
+        for name, kind, dtype, first, of in rows
+    )
+    recipe.write_text(text)
+    ran = run(*BARE, "--gpu", str(gpu), "--recipe", str(recipe), "--json")
+    answer = json.loads(ran.out)
+    assert answer["job"]["cluster"]["gpu"]["usable_bytes"] == int(47.5 * 2**30)
+    assert answer["candidates"][0]["memory"]["gpu"]["states_bytes"] == 40 * 10**9
+
+
+def test_gpu_memory_overrides_the_preset() -> None:
+    assert run(*BARE, "--gpu", "h100-80g", "--gpu-memory", "1GB", "--check").status == 1
+    assert "0.93 GiB" in run(*BARE, "--gpu", "h100-80g", "--gpu-memory", "1GB").out
+
+
+def test_environment_sets_no_job_field() -> None:
+    names = {f"ZEROCALC_{name}": "4" for name in ("STAGE", "PLAN_STAGE", "GPUS", "PLAN_GPUS", "TP")}
+    assert run(*BARE, variables=names) == run(*BARE)
+
+
+# Help, version, looks.
+
+
+@pytest.mark.parametrize("flag", ["-h", "--help"])
+@pytest.mark.parametrize("command", ["", *COMMANDS])
+def test_help(command: str, flag: str) -> None:
+    ran = run(*[command] * bool(command), flag)
+    assert (ran.status, ran.err) == (0, "")
+    assert ran.out.startswith("Usage: zerocalc")
+    assert max(map(len, ran.out.splitlines())) <= 80
+
+
+def test_help_says_what_each_command_is_for() -> None:
+    out = run("--help").out
+    for command in COMMANDS:
+        (line,) = [line for line in out.splitlines() if line.split()[:1] == [command]]
+        assert len(line.split()) > 3, f"{command} has no help"
+        assert len(run(command, "--help").out.splitlines()) > 5
+
+
+def test_every_flag_is_in_the_help_with_a_sentence() -> None:
+    from zerocalc.cli.flags import FLAGS
+
+    for command in ("plan", "explain", "step"):
+        out = " ".join(run(command, "--help").out.split())
+        for flag in FLAGS:
+            assert f"{flag.name} " in out or f"{flag.name}, " in out or f"{flag.name} / " in out, flag.name
+            assert flag.help in out.replace("- ", "-") or flag.help.replace("-", "- ") in out or flag.help.split(":")[0][:20] in out
+
+
+def test_version() -> None:
+    assert run("--version") == Ran(0, f"zerocalc {__version__}\n", "")
+    assert program("--version").out == f"zerocalc {__version__}\n"
+
+
+def test_no_arguments_are_a_wish_for_help() -> None:
+    assert run() == run("--help")
+
+
+COLOURFUL = ["plan --params 10B --gpus 64", "explain --params 10B --gpus 64 --stage 3", "step --params 10B --gpus 4", "presets gpus", "params gpt2"]
+
+
+@pytest.mark.parametrize("line", COLOURFUL)
+def test_colour_only_where_it_is_wanted(line: str) -> None:
+    arguments = line.split()
+    assert "\x1b[" in run(*arguments, colour=True).out
+    assert "\x1b[" not in run(*arguments).out
+    assert not re.search(
+        r"\x1b\[(?:\d+;)*(?:3[0-8]|4[0-8]|9\d|10\d)[;m]", run(*arguments, colour=True, variables={"NO_COLOR": "1"}).out
+    )  # bold may stay
+
+
+@pytest.mark.parametrize("form", ["json", "csv", "markdown"])
+def test_data_is_never_coloured_nor_wrapped(form: str) -> None:
+    narrow, wide = run(*BARE, "--format", form, columns=20, colour=True), run(*BARE, "--format", form, columns=200)
+    assert narrow == wide
+    assert "\x1b" not in narrow.out
+
+
+def test_json_everywhere_is_json() -> None:
+    bare = [f"{command} --params 10B --gpus 64" for command in ("plan", "explain", "step")]
+    for line in (*bare, "params gpt2", "paper all", "presets", "presets gpus", "presets gpus h100-80g"):
+        ran = run(*line.split(), "--json")
+        assert (ran.status, ran.err) == (0, "")
+        json.loads(ran.out, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
+    assert run(*BARE, "--format", "json") == run(*BARE, "--json")
+    assert json.loads(run("params", "gpt2", "--json").out)["total"] == 124_439_808
+
+
+@pytest.mark.parametrize("line", [" ".join(BARE), "explain --params 10B --gpus 64", "plan --params 10B --gpus 64 --json", "presets models", "--help"])
+@pytest.mark.parametrize("reader", ["head -1", "true", "head -c 1"])
+def test_a_reader_that_goes_away_is_no_error(line: str, reader: str) -> None:
+    ran = shell(f"{{ zerocalc {line}; echo status $? >&2; }} | {reader}")
+    assert ran.err == "status 0\n"
+
+
+def test_a_full_disk_is_told_in_one_line() -> None:
+    if not Path("/dev/full").exists():
+        pytest.skip("no /dev/full here")
+    ran = shell("zerocalc plan --params 10B --gpus 64 --json > /dev/full")
+    assert ran.status != 0
+    assert "Traceback" not in ran.err
+    assert ran.err.count("\n") == 1
+
+
+def test_closed_standard_output() -> None:
+    ran = shell("zerocalc plan --params 10B --gpus 64 --json >&-")
+    assert "Traceback" not in ran.err
+
+
+def test_output_in_an_ascii_terminal() -> None:
+    """Symbols that the encoding lacks do not end in a traceback."""
+    ran = shell("PYTHONIOENCODING=ascii zerocalc plan --params 10B --gpus 64; PYTHONIOENCODING=ascii zerocalc plan --params 10B --gpus ６４")
+    assert "Traceback" not in ran.err
