@@ -1,0 +1,310 @@
+"""The house keeps to its plan: what imports what, sizes of files, presets, flags and fields, and what a start loads."""
+
+from __future__ import annotations
+
+import ast
+import csv
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import get_args
+
+import pytest
+
+import zerocalc
+from tests.docs import documents
+from tests.running import ROOT, environment, run
+from zerocalc import presets
+from zerocalc.cli import COMMANDS
+from zerocalc.cli.flags import FLAGS
+from zerocalc.counting import count_parameters
+from zerocalc.spec.base import Spec
+from zerocalc.spec.cluster import Gpu, Node
+from zerocalc.spec.framework import Framework
+from zerocalc.spec.job import Job
+from zerocalc.spec.model import Model
+from zerocalc.spec.recipe import Recipe
+from zerocalc.spec.zero import Zero
+
+PACKAGE = ROOT / "zerocalc"
+SOURCES = sorted(PACKAGE.rglob("*.py"))
+
+PHYSICS = {"units", "presets", "formulas", "ledger", "schedule", "spec", "modules"}
+ANSWERS = {"results", "estimate", "planner", "memory", "traffic", "counting"}
+VIEWS = {"document", "explained", "walk", "recomputed", "papers"}
+
+MAY_IMPORT: dict[str, set[str]] = {
+    "units": set(),
+    "formulas": {"formulas"},
+    "ledger": {"formulas"},
+    "schedule": {"formulas", "ledger"},
+    "presets": {"units"},
+    "spec": {"spec", "units", "presets"},
+    "modules": {"modules", "spec", "formulas", "ledger"},
+    "memory": {"memory", "modules", "spec", "formulas", "ledger", "schedule"},
+    "traffic": {"traffic", "modules", "spec", "formulas", "ledger", "schedule"},
+    "results": {"ledger", "schedule", "spec"},
+    "counting": {"modules", "spec", "formulas", "ledger"},
+    "estimate": {"memory", "traffic", "modules", "spec", "formulas", "ledger", "schedule", "results"},
+    "planner": {"estimate", "memory", "traffic", "modules", "spec", "formulas", "ledger", "schedule", "results", "units"},
+    "document": {"formulas"},
+    "explained": PHYSICS | ANSWERS | {"document"},
+    "walk": PHYSICS | {"results"},
+    "recomputed": PHYSICS | ANSWERS,
+    "papers": PHYSICS | ANSWERS | {"recomputed", "document"},
+    "interop": {"interop", "spec", "units", "presets"},
+    "render": {"render"} | PHYSICS | ANSWERS | VIEWS,
+    "__main__": {"cli"},
+    "cli": {"cli", "render", "interop", "zerocalc"} | PHYSICS | ANSWERS | VIEWS,
+}
+"""What each part may import of ours, wherever in a file the import stands."""
+
+ONLY_IN = {"rich": "render", "typer": "cli"}
+
+
+def part(file: Path) -> str:
+    """The part of the house that a file belongs to: a folder or a module."""
+    return file.relative_to(PACKAGE).parts[0].removesuffix(".py")
+
+
+def imports(tree: ast.Module) -> Iterator[str]:
+    """The dotted names of all modules imported anywhere in a file."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, "imports are absolute"
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def name(file: Path) -> str:
+    return str(file.relative_to(PACKAGE))
+
+
+@pytest.mark.parametrize("file", [file for file in SOURCES if file != PACKAGE / "__init__.py"], ids=name)
+def test_imports_run_downwards(file: Path) -> None:
+    assert part(file) in MAY_IMPORT, f"{part(file)} has no place in the house yet: say in MAY_IMPORT what it may import"
+    for module in imports(ast.parse(file.read_text("utf-8"))):
+        top, _, rest = module.partition(".")
+        if top == "zerocalc":
+            wanted = rest.partition(".")[0]
+            if not (PACKAGE / wanted).is_dir() and not (PACKAGE / f"{wanted}.py").is_file():
+                wanted = "zerocalc"  # a name of the package itself
+            assert wanted in MAY_IMPORT[part(file)], f"{name(file)} imports {module}"
+        if top in ONLY_IN:
+            assert part(file) == ONLY_IN[top], f"{name(file)} imports {top}"
+
+
+@pytest.mark.parametrize("file", SOURCES, ids=name)
+def test_no_file_is_two_rooms(file: Path) -> None:
+    assert len(file.read_text("utf-8").splitlines()) <= 400
+
+
+def identifiers(tree: ast.Module) -> Iterator[str]:
+    """Every name, and every text that can be a key; prose has spaces."""
+    prose = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in prose and " " not in node.value:
+            yield node.value
+        elif isinstance(node, ast.Name):
+            yield node.id
+        elif isinstance(node, ast.Attribute):
+            yield node.attr
+        elif isinstance(node, ast.arg):
+            yield node.arg
+        elif isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+            yield node.name
+
+
+FRAMEWORKS = re.compile(r"deepspeed|torchtitan|megatron|fsdp|accelerate|colossal|fairscale|lightning", re.IGNORECASE)
+NAMED_AFTER = {"interop": "readers of tools' files", "recomputed": "what papers and tools printed", "papers": "names of published tables"}
+
+
+@pytest.mark.parametrize("file", [file for file in SOURCES if part(file) not in NAMED_AFTER], ids=name)
+def test_no_framework_is_known_by_name(file: Path) -> None:
+    """Frameworks differ by data."""
+    assert not {text for text in identifiers(ast.parse(file.read_text("utf-8"))) if FRAMEWORKS.search(text)}
+
+
+# Presets.
+
+SPECS: dict[str, type[Spec]] = {"models": Model, "gpus": Gpu, "nodes": Node, "recipes": Recipe, "frameworks": Framework}
+PRESETS = [(kind, preset) for kind in presets.KINDS for preset in presets.names(kind)]
+AT_LEAST = {"models": 20, "gpus": 25, "nodes": 8, "recipes": 15, "frameworks": 1, "papers": 1}
+
+
+@pytest.mark.parametrize(("kind", "preset"), PRESETS, ids=[f"{kind}-{preset}" for kind, preset in PRESETS])
+def test_preset_loads_and_has_a_source(kind: str, preset: str) -> None:
+    table = presets.load(kind, preset)
+    assert len(table["source"]) > 5
+    assert table["title"]
+    if kind in SPECS:
+        made = SPECS[kind].model_validate(table)
+        assert SPECS[kind].model_validate(made.model_dump(mode="json")) == made
+    if kind in {"recipes", "frameworks"}:
+        assert table["name"] == preset
+    if kind == "frameworks":
+        Recipe.model_validate(presets.load("recipes", table["recipe"]))
+    if kind == "nodes":
+        assert table["gpu"] in presets.names("gpus")
+    if kind == "models":
+        assert not Model.model_validate(table).assumed, "a preset guesses nothing"
+
+
+@pytest.mark.parametrize("kind", presets.KINDS)
+def test_enough_presets(kind: str) -> None:
+    assert len(presets.names(kind)) >= AT_LEAST[kind]
+
+
+def test_every_file_of_a_kind_is_a_preset() -> None:
+    for folder in presets.folder().iterdir():
+        assert folder.name in presets.KINDS
+        assert {file.suffix for file in folder.iterdir()} == {".toml"}
+
+
+with (ROOT / "tests" / "data" / "model_counts.csv").open(newline="", encoding="utf-8") as _stream:
+    COUNTS = {row["name"]: int(row["total"]) for row in csv.DictReader(_stream)}
+
+
+@pytest.mark.parametrize("preset", presets.names("models"))
+def test_model_presets_count_exactly(preset: str) -> None:
+    assert count_parameters(Model.model_validate(presets.load("models", preset))).total == COUNTS[preset]
+
+
+def test_every_reference_count_is_of_a_preset() -> None:
+    assert set(COUNTS) == set(presets.names("models"))
+
+
+# Flags and fields.
+
+FILE_ONLY = {
+    "model.title": "a file's own words",
+    "model.source": "a file's own words",
+    "model.assumed": "kept with a model whose dimensions were filled in",
+    "model.qkv_bias": "a detail of a family; follows from kind",
+    "model.out_bias": "a detail of a family; follows from kind",
+    "model.mlp_bias": "a detail of a family; follows from kind",
+    "model.qk_norm": "a detail of a family",
+    "model.dropout": "a detail of a family; follows from kind",
+}
+FROM_A_NAME = {"cluster.gpu", "framework", "recipe"}
+"""Subtrees that a name or a TOML file stands for as a whole."""
+
+
+def leaves(spec: type[Spec], prefix: str = "") -> Iterator[str]:
+    """The dotted paths of all fields that hold no further fields, and of subtrees that a name stands for."""
+    for field, info in spec.model_fields.items():
+        path = f"{prefix}{field}"
+        inner = [kind for kind in (info.annotation, *get_args(info.annotation)) if isinstance(kind, type) and issubclass(kind, Spec)]
+        if inner and path not in FROM_A_NAME:
+            yield from leaves(inner[0], f"{path}.")
+        else:
+            yield path
+
+
+def test_every_flag_sets_a_field_and_every_field_has_a_flag() -> None:
+    fields = set(leaves(Job))
+    flags = {flag.path for flag in FLAGS}
+    assert {"zero.stage", "cluster.gpu", "recipe"} <= fields
+    assert flags - fields == {"model"}  # the name of a model, beside the flags for its fields
+    assert fields - flags == set(FILE_ONLY)
+
+
+def test_flags_are_spelled_like_their_fields() -> None:
+    names = [flag.name for flag in FLAGS] + [flag.alias for flag in FLAGS if flag.alias]
+    assert len(set(names)) == len(names)
+    for flag in FLAGS:
+        assert flag.name == "--" + flag.path.rpartition(".")[2].replace("_", "-")
+        assert flag.help.endswith(".")
+
+
+def test_every_field_of_zero_has_a_default() -> None:
+    assert Zero() == Zero.model_validate({})
+
+
+# Commands and documentation.
+
+
+def test_every_command_is_documented() -> None:
+    modules = {file.stem for file in (PACKAGE / "cli").glob("*.py")} - {"__init__", "errors", "flags", "jobs"}
+    assert modules == set(COMMANDS)
+    documented = "".join(document.read_text("utf-8") for document in documents())
+    help_text = run("--help").out
+    for command in COMMANDS:
+        assert re.search(rf"^  {command}  +\S", help_text, re.MULTILINE), f"zerocalc --help does not say what {command} does"
+        assert f"zerocalc {command}" in documented
+
+
+def test_public_names_exist_and_are_documented() -> None:
+    for public in zerocalc.__all__:
+        assert getattr(zerocalc, public) is not None
+    assert set(zerocalc.__all__) <= set(dir(zerocalc))
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        _ = zerocalc.nothing
+    assert (PACKAGE / "py.typed").is_file()
+
+
+def test_version_is_the_changelogs() -> None:
+    changes = (ROOT / "CHANGELOG.md").read_text("utf-8")
+    assert f"## [{zerocalc.__version__}]" in changes or "## [Unreleased]" in changes or "## Unreleased" in changes
+
+
+@pytest.mark.parametrize("file", SOURCES, ids=name)
+def test_every_module_and_formula_has_a_docstring(file: Path) -> None:
+    tree = ast.parse(file.read_text("utf-8"))
+    assert ast.get_docstring(tree)
+
+
+# What a start loads: guarded by modules, not by time.
+
+
+def loaded(code: str) -> set[str]:
+    """The modules that are loaded after ``code`` ran in a fresh interpreter, whatever it printed."""
+    tail = "\nimport sys, json; sys.stderr.write(json.dumps(sorted(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code + tail], capture_output=True, env=environment(), check=True)
+    found: list[str] = json.loads(done.stderr.decode().splitlines()[-1])
+    return set(found)
+
+
+def under(modules: set[str], *tops: str) -> set[str]:
+    return {module for module in modules if any(module == top or module.startswith(f"{top}.") for top in tops)}
+
+
+def command(*arguments: str) -> str:
+    return f"from zerocalc.cli import run\nassert run({list(arguments)!r}) == 0"
+
+
+def test_import_loads_next_to_nothing() -> None:
+    modules = loaded("import zerocalc\nzerocalc.__version__")
+    assert not under(modules, "rich", "typer", "pydantic", "tomllib", "importlib.metadata", "zerocalc.cli")
+    assert under(modules, "zerocalc") == {"zerocalc"}
+
+
+HEAVY = ("rich", "asyncio", "unittest", "doctest", "numpy", "http", "xml")
+"""Modules that pydantic and typer do without; tomllib reads the framework and the recipe."""
+
+
+def test_plan_json_loads_only_what_it_needs() -> None:
+    modules = loaded(command("plan", "--params", "7.5B", "--gpus", "64", "--json"))
+    assert not under(modules, *HEAVY)
+    others = [f"zerocalc.cli.{other}" for other in COMMANDS if other != "plan"]
+    views = [f"zerocalc.{view}" for view in ("render", "interop", "explained", "walk", "papers", "recomputed", "counting")]
+    assert not under(modules, *others, *views, "zerocalc.formulas.published", "zerocalc.formulas.estimators")
+
+
+def test_a_refusal_loads_no_rich() -> None:
+    code = "from zerocalc.cli import run\nassert run(['plan', '--params', '10Q', '--gpus', '8']) == 2"
+    assert not under(loaded(code), "rich", "zerocalc.render")
+
+
+def test_help_loads_no_rich() -> None:
+    assert not under(loaded(command("plan", "--help")), "rich", "zerocalc.render", "zerocalc.estimate")
+
+
+@pytest.mark.parametrize("arguments", ["plan --params 1B --gpus 8 --format csv", "plan --params 1B --gpus 8", "presets gpus", "params gpt2"])
+def test_other_commands_load_no_foreign_views(arguments: str) -> None:
+    modules = loaded(command(*arguments.split()))
+    assert not under(modules, "zerocalc.interop", "zerocalc.papers", "zerocalc.recomputed")
