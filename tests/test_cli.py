@@ -483,3 +483,14 @@ def test_output_in_an_ascii_terminal() -> None:
     """Symbols that the encoding lacks do not end in a traceback."""
     ran = shell("PYTHONIOENCODING=ascii zerocalc plan --params 10B --gpus 64; PYTHONIOENCODING=ascii zerocalc plan --params 10B --gpus ６４")
     assert "Traceback" not in ran.err
+
+
+def test_a_node_brings_its_gpus_and_another_node_brings_others(tmp_path: Path) -> None:
+    first = run("plan", "--params", "7B", "--gpus", "16", "--node", "dgx-a100", "--json")
+    assert json.loads(first.out)["job"]["cluster"]["gpu"]["title"] == "NVIDIA A100 SXM 80 GB"
+    file = tmp_path / "job.json"
+    file.write_text(first.out, "utf-8")
+    second = json.loads(run("plan", "--job", str(file), "--node", "dgx-2", "--json").out)["job"]["cluster"]
+    assert (second["gpu"]["title"], second["gpus_per_node"]) == ("NVIDIA V100 SXM 32 GB", 16)
+    third = json.loads(run("plan", "--job", str(file), "--gpu", "h200", "--json").out)["job"]["cluster"]
+    assert (third["gpu"]["title"][:11], third["gpus_per_node"]) == ("NVIDIA H200", 8)

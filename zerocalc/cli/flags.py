@@ -53,6 +53,7 @@ FLAGS = (
     Flag("--gpus", "cluster.gpus", "N", "GPUs in all.", MACHINE),
     Flag("--gpu", "cluster.gpu", "NAME|FILE", "Kind of GPU, for what fits: h100-80g.", MACHINE, "gpus"),
     Flag("--gpu-memory", "cluster.gpu_memory", "BYTES", "Usable memory of a GPU: 80GB (1e9) or 80GiB (2^30).", MACHINE),
+    Flag("--node", "cluster.node", "NAME|FILE", "Kind of node: which GPUs it has, and how many.", MACHINE, "nodes"),
     Flag("--gpus-per-node", "cluster.gpus_per_node", "N", "GPUs in one node (default 8).", MACHINE),
     Flag("--tp", "parallel.tp", "N", "Tensor-parallel degree (default 1).", MACHINE),
     Flag("--pp", "parallel.pp", "N", "Pipeline-parallel degree (default 1).", MACHINE),

@@ -18,13 +18,19 @@ from zerocalc.spec.base import explain
 from zerocalc.spec.job import Job
 from zerocalc.spec.model import DIMENSIONS, Model
 
-NAMED = {"model": "models", "cluster.gpu": "gpus", "recipe": "recipes", "framework": "frameworks"}
+NAMED = {"model": "models", "cluster.gpu": "gpus", "cluster.node": "nodes", "recipe": "recipes", "framework": "frameworks"}
 """Fields that a name can stand for, and the kind of preset it names."""
+
+FROM_NODE = ("gpu", "gpus_per_node")
+"""What a node's preset says of a cluster."""
 
 
 def make_job(given: dict[str, Any], job_file: str | None) -> Job:
     """The job that flags and a file describe. Raises `UserError` with one line."""
     data = _read_job(job_file) if job_file is not None else {}
+    if "cluster.node" in given and isinstance(data.get("cluster"), dict):
+        for field in FROM_NODE:  # another node brings its own
+            data["cluster"].pop(field, None)
     for path in sorted(given, key=lambda p: p not in NAMED):  # a name replaces its subtree, then single flags override fields
         value = given[path]
         if path in NAMED:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, StrictBool, model_validator
 
+from zerocalc import presets
 from zerocalc.spec.base import FieldError, Spec, from_preset
 from zerocalc.units import Bytes, Capacity, Flops, Rate, Whole
 
@@ -46,7 +47,25 @@ class Cluster(Spec):
     gpus: Whole
     gpu: Annotated[Gpu, from_preset("gpus")] | None = None
     gpu_memory: Capacity | None = None
+    node: Annotated[Node, from_preset("nodes")] | None = None
     gpus_per_node: Whole = DEFAULT_GPUS_PER_NODE
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_node(cls, data: Any) -> Any:
+        """A node says which GPUs it has and how many, unless told otherwise."""
+        node = data.get("node") if isinstance(data, dict) else None
+        if node is None:
+            return data
+        if isinstance(node, str):
+            node = presets.load("nodes", node)
+        if not isinstance(node, dict):
+            return data
+        out = {**data, "node": node}
+        for field, key in (("gpu", "gpu"), ("gpus_per_node", "gpus")):
+            if out.get(field) is None and node.get(key) is not None:
+                out[field] = node[key]
+        return out
 
     @property
     def usable_bytes(self) -> int | None:
