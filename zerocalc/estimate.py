@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from zerocalc.ledger import ACTIVATION_KINDS, MOMENTS, STATE_KINDS, Ledger, join
 from zerocalc.memory.activations import activations
-from zerocalc.memory.buffers import buffers, fragmentation, gathered, runtime
+from zerocalc.memory.buffers import DEFRAGMENTED, buffers, fragmentation, gathered, runtime
 from zerocalc.memory.states import states
 from zerocalc.modules.rank import Rank, rank
 from zerocalc.results import AtPeak, Communication, Estimate, GpuMemory, HostMemory, Memory
@@ -45,10 +45,10 @@ def estimate_with_assumptions(job: Job, stage: int | None = None) -> tuple[Estim
 def build_ledger(job: Job, holds: Rank, behaviour: FrameworkStage) -> Ledger:
     """The ledger of one rank: the union of its blocks."""
     zero, recipe, stage = job.zero, job.recipe, behaviour.stage
-    deferred = zero.defer_grad_sync and job.training.accumulation > 1
+    accumulates = job.training.accumulation > 1
     parts = [
         states(
-            recipe, holds, stage, accumulates=job.training.accumulation > 1, whole_gradients=deferred,
+            recipe, holds, stage, accumulates=accumulates, whole_gradients=accumulates and zero.defer_grad_sync,
             owner_blocks=job.model.blocks if zero.gather == "broadcast" else None,
         ),
         buffers(zero, holds, stage, reduce_dtype=job.reduce_dtype, gather_dtype=recipe.gather, reduce_buffers=behaviour.reduce_buffers),
@@ -56,34 +56,44 @@ def build_ledger(job: Job, holds: Rank, behaviour: FrameworkStage) -> Ledger:
         activations(job, holds),
         runtime(job.cluster.gpu),
     ]  # fmt: skip
-    parts.append(fragmentation(zero, join(parts)))
+    fraction = zero.fragmentation_fraction
+    parts.append(fragmentation(fraction, join(parts)) if fraction else DEFRAGMENTED)
     return join(parts)
 
 
 def _memory(ledger: Ledger) -> Memory:
     peak, moment = ledger.peak_bytes, ledger.peak_moment
-    states_then = ledger.total(STATE_KINDS, moment)
-    activations_then = ledger.total(ACTIVATION_KINDS, moment)
+    elsewhere = [t for t in ledger.terms if t.tier != "gpu"]
+    on_gpu = tuple([t for t in ledger.terms if t.tier == "gpu"]) if elsewhere else ledger.terms
+    host = tuple([t for t in elsewhere if t.tier == "cpu"])
+    states_total = states_then = activations_then = lost = 0
+    for entry in on_gpu:
+        kind = entry.kind
+        if kind in STATE_KINDS:
+            states_total += entry.bytes
+            if moment in entry.moments:
+                states_then += entry.bytes
+        elif kind in ACTIVATION_KINDS:
+            if moment in entry.moments:
+                activations_then += entry.bytes
+        elif kind == "fragmentation":
+            lost += entry.bytes
     gpu = GpuMemory(
-        states_bytes=ledger.total(STATE_KINDS),
+        states_bytes=states_total,
         peak_bytes=peak,
         peak_moment=moment,
         moments=dict(zip(MOMENTS, ledger.sums, strict=True)),
         at_peak=AtPeak(states_then, activations_then, peak - states_then - activations_then),
-        reserved_bytes=peak + ledger.total(frozenset({"fragmentation"})),
+        reserved_bytes=peak + lost,
         unknown=ledger.unknown,
-        terms=tuple([t for t in ledger.terms if t.tier == "gpu"]),
+        terms=on_gpu,
     )
-    host = tuple([t for t in ledger.terms if t.tier == "cpu"])
     return Memory(gpu, HostMemory(sum(t.bytes for t in host), host) if host else None, None)
 
 
 def _communication(job: Job, holds: Rank, schedule: Schedule, stage: int) -> Communication:
     elements = schedule.volume_elements(DTYPE_BYTES)
-    if stage == 0:
-        baseline = elements
-    else:
-        baseline = merge((data_parallel(job, holds, 0, "step"),)).volume_elements(DTYPE_BYTES)
+    baseline = Schedule(tuple(data_parallel(job, holds, 0, "step"))).volume_elements(DTYPE_BYTES) if stage else elements
     return Communication(
         volume_params=elements / holds.parameters,
         ratio_to_dp=elements / baseline if baseline else None,

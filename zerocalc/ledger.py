@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate
 from typing import Any, Literal, ParamSpec, TypeVar, dataclass_transform
 
 from zerocalc.formulas.formula import Formula
@@ -34,8 +36,6 @@ ACTIVATION_KINDS = frozenset({"activations", "checkpoints", "logits"})
 DYNAMIC_KINDS = frozenset({"gradients", "copies", "activations", "checkpoints", "logits", "buffers", "gathered"})
 """Kinds that come and go within a step: what fragmentation is a fraction of."""
 
-_INDEX = {moment: index for index, moment in enumerate(MOMENTS)}
-
 
 def span(first: Moment, last: Moment) -> tuple[Moment, ...]:
     """The moments from ``first`` to ``last``, both included.
@@ -43,12 +43,16 @@ def span(first: Moment, last: Moment) -> tuple[Moment, ...]:
     >>> span("forward", "backward_start")
     ('forward', 'loss', 'backward_start')
     """
-    return MOMENTS[_INDEX[first] : _INDEX[last] + 1]
+    return MOMENTS[MOMENTS.index(first) : MOMENTS.index(last) + 1]
+
+
+_BOUNDS = {MOMENTS[first:end]: (first, end) for end in range(1, len(MOMENTS) + 1) for first in range(end)}
+"""Every span of moments, as the index of its first moment and the index after its last."""
 
 
 @record
 class Term:
-    """An amount of memory: how large, on which tier, when it is alive, and the formula that says so."""
+    """An amount of memory: how large, on which tier, when it is alive (a span of moments), and the formula that says so."""
 
     name: str
     kind: Kind
@@ -61,9 +65,11 @@ class Term:
     assumption: str | None = None
 
 
-def term(name: str, kind: Kind, moments: tuple[Moment, ...], formula: Formula[P], /, *args: P.args, **inputs: P.kwargs) -> Term:
+def term(
+    name: str, kind: Kind, moments: tuple[Moment, ...], formula: Formula[P], assumption: str | None = None, /, *args: P.args, **inputs: P.kwargs
+) -> Term:
     """A term on the GPU whose bytes are what ``formula`` gives for ``inputs`` (keywords only)."""
-    return Term(name, kind, "gpu", formula.function(*args, **inputs), moments, formula, inputs, formula.source)  # type: ignore[arg-type]
+    return Term(name, kind, "gpu", formula.function(*args, **inputs), moments, formula, inputs, formula.source, assumption)  # type: ignore[arg-type]
 
 
 def replaced(entry: T, **changes: Any) -> T:
@@ -71,27 +77,38 @@ def replaced(entry: T, **changes: Any) -> T:
     return dataclasses.replace(entry, **changes)  # type: ignore[type-var]
 
 
-@record
+@dataclass
 class Block:
-    """Some terms that depend on few things, with their GPU sums by moment: what a ledger is joined from."""
+    """Some terms that depend on few things: what a ledger is joined from."""
 
     terms: tuple[Term, ...]
-    sums: tuple[int, ...]
     unknown: tuple[str, ...] = ()
     assumptions: tuple[str, ...] = ()
 
+    @cached_property
+    def sums(self) -> tuple[int, ...]:
+        """The block's part of the ledger's sums by moment; for those who keep blocks and add their sums."""
+        return sums_by_moment(self.terms)
+
 
 def block(terms: Iterable[Term], unknown: tuple[str, ...] = (), assumptions: tuple[str, ...] = ()) -> Block:
-    """A block of ``terms``; fragmentation stays out of the sums by moment."""
-    kept = tuple(terms)
-    sums = [0] * len(MOMENTS)
-    index = _INDEX
-    for entry in kept:
+    """A block of ``terms``."""
+    return Block(tuple(terms), unknown, assumptions)
+
+
+EMPTY = block(())
+
+
+def sums_by_moment(terms: Iterable[Term]) -> tuple[int, ...]:
+    """Bytes on the GPU at each moment, fragmentation aside."""
+    # What appears at each moment less what is gone by then, summed up at the end: two additions a term however long it lives.
+    change = [0] * (len(MOMENTS) + 1)
+    for entry in terms:
         if entry.tier == "gpu" and entry.kind != "fragmentation":
-            amount = entry.bytes
-            for moment in entry.moments:
-                sums[index[moment]] += amount
-    return Block(kept, tuple(sums), unknown, assumptions)
+            first, end = _BOUNDS[entry.moments]
+            change[first] += entry.bytes
+            change[end] -= entry.bytes
+    return tuple(accumulate(change[:-1]))
 
 
 @record
@@ -119,19 +136,16 @@ class Ledger:
 
     def total(self, kinds: frozenset[str], moment: Moment | None = None) -> int:
         """Bytes on the GPU of all terms of some kinds, or of those alive at a moment."""
-        return sum(t.bytes for t in self.terms if t.kind in kinds and t.tier == "gpu" and (moment is None or moment in t.moments))
+        return sum([t.bytes for t in self.terms if t.kind in kinds and t.tier == "gpu" and (moment is None or moment in t.moments)])
 
 
 def join(blocks: Iterable[Block]) -> Ledger:
-    """The union of blocks: their terms, and their sums moment by moment."""
+    """The union of blocks: their terms, and the sums of those by moment."""
     terms: list[Term] = []
     unknown: list[str] = []
     assumptions: list[str] = []
-    columns: list[tuple[int, ...]] = []
     for part in blocks:
         terms += part.terms
         unknown += part.unknown
         assumptions += part.assumptions
-        columns.append(part.sums)
-    sums = tuple(map(sum, zip(*columns, strict=True)))
-    return Ledger(tuple(terms), sums, tuple(dict.fromkeys(unknown)), tuple(dict.fromkeys(assumptions)))
+    return Ledger(tuple(terms), sums_by_moment(terms), tuple(dict.fromkeys(unknown)), tuple(dict.fromkeys(assumptions)))

@@ -15,7 +15,9 @@ Group = Literal["dp", "tp", "pp", "host"]
 Fabric = Literal["node", "network", "pcie", "nvme"]
 AnyFormula: TypeAlias = Formula[Any]
 
-VOLUME_FACTOR: dict[Op, int] = {"all_reduce": 2}
+VOLUME_FACTOR: dict[Op, int] = {
+    "all_reduce": 2, "all_gather": 1, "reduce_scatter": 1, "broadcast": 1, "reduce": 1, "send_recv": 1, "copy": 1,
+}  # fmt: skip
 """[ZeRO] §7.1: an all-reduce moves its tensor twice, every other collective once, as the ranks grow without bound."""
 
 POINT_TO_POINT: frozenset[Op] = frozenset({"copy", "send_recv"})
@@ -44,11 +46,21 @@ class Collective:
     source: str
 
 
+@record
+class Link:
+    """Who takes part in collectives and over what: the same for many of them."""
+
+    group: Group
+    ranks: int
+    fabric: Fabric
+    source: str
+
+
 def collective(
-    moment: Phase, op: Op, what: str, *, dtype: str, tensor_bytes: int, count: int, group: Group, ranks: int, fabric: Fabric,
-    overlapped: bool, source: str,
+    link: Link, moment: Phase, op: Op, what: str, dtype: str, tensor_bytes: int, count: int, overlapped: bool = False
 ) -> Collective:  # fmt: skip
     """A collective whose ``sent_bytes`` follow from its operation."""
+    ranks = link.ranks
     if op in POINT_TO_POINT:
         sent = copy_sent.function(tensor_bytes=tensor_bytes, count=count)
         formula: AnyFormula = copy_sent
@@ -57,7 +69,9 @@ def collective(
         formula = all_reduce_sent if op == "all_reduce" else ring_sent
         inputs = {"ranks": ranks, "tensor_bytes": tensor_bytes, "count": count}
         sent = formula.function(ranks=ranks, tensor_bytes=tensor_bytes, count=count)
-    return Collective(moment, op, what, dtype, tensor_bytes, count, group, ranks, fabric, sent, overlapped, formula, inputs, source)
+    return Collective(
+        moment, op, what, dtype, tensor_bytes, count, link.group, ranks, link.fabric, sent, overlapped, formula, inputs, link.source
+    )  # fmt: skip
 
 
 @record
@@ -68,14 +82,17 @@ class Schedule:
 
     def sent(self, fabrics: frozenset[str]) -> int:
         """Bytes that one rank sends over some fabrics."""
-        return sum(c.sent_bytes for c in self.collectives if c.fabric in fabrics)
+        return sum([c.sent_bytes for c in self.collectives if c.fabric in fabrics])
 
     def volume_elements(self, dtype_bytes: dict[str, int]) -> int:
         """Data-parallel elements per rank and step as the ranks grow without bound: [ZeRO]'s convention (§7)."""
-        return sum(VOLUME_FACTOR.get(c.op, 1) * c.tensor_bytes * c.count // dtype_bytes[c.dtype] for c in self.collectives if c.group == "dp")
+        return sum([VOLUME_FACTOR[c.op] * c.tensor_bytes * c.count // dtype_bytes[c.dtype] for c in self.collectives if c.group == "dp"])
 
 
 def merge(parts: Iterable[Iterable[Collective]]) -> Schedule:
     """One schedule out of several lists of collectives, ordered by phase."""
-    order = {"forward": 0, "backward": 1, "step": 2}
-    return Schedule(tuple(sorted((c for part in parts for c in part), key=lambda c: order[c.moment])))
+    by_phase: dict[Phase, list[Collective]] = {"forward": [], "backward": [], "step": []}
+    for part in parts:
+        for entry in part:
+            by_phase[entry.moment].append(entry)
+    return Schedule((*by_phase["forward"], *by_phase["backward"], *by_phase["step"]))

@@ -10,14 +10,19 @@ from zerocalc.modules.rank import Rank
 from zerocalc.spec.job import Job
 from zerocalc.spec.recipe import DTYPE_BYTES
 
+THROUGHOUT = span("forward", "backward_end")
 UNTIL_BACKWARD = span("forward", "backward_start")
 BACKWARD = span("backward_start", "backward_end")
 HEAD = span("forward", "loss")
+AT_FORWARD = span("forward", "forward")
+AT_LOSS = span("loss", "loss")
 LOSS_DTYPE = "fp32"
 """The cross-entropy works on fp32 logits ([SP] §4.3)."""
 
 ASSUMPTION = "norms, activations and loss are fused kernels; their workspace is not counted"
 FROZEN = "frozen parameters: activations counted as if all were trained"
+COMPONENT_SUFFIX = " activations"
+"""A layer's activation terms are named by component."""
 STAGES = "pipeline stages even: each counts embedding and logits"
 
 
@@ -26,7 +31,7 @@ def activations(job: Job, rank: Rank) -> Block:
     arch = rank.arch
     if arch is None or not rank.tokens:
         return block((), ("activations", "logits"))
-    in_flight = micro_batches_in_flight(pipeline_parallel=job.parallel.pp, micro_batches=job.training.accumulation)
+    in_flight = micro_batches_in_flight.function(pipeline_parallel=job.parallel.pp, micro_batches=job.training.accumulation)
     terms = _recomputed(job, arch, in_flight) if job.training.recompute == "full" else _kept(job, arch, in_flight)
     terms += _ends(job, arch, rank.tokens, in_flight)
     assumptions = [ASSUMPTION]
@@ -37,14 +42,9 @@ def activations(job: Job, rank: Rank) -> Block:
     return block(terms, (), tuple(assumptions))
 
 
-def kept_bytes(modules: tuple[Module, ...], selective: bool) -> int:
-    """Bytes that modules save for one micro-batch, less what selective recomputation rebuilds."""
-    return sum(t.bytes for module in modules for t in module.saved if not (selective and t.rebuilt))
-
-
-def rebuilt_bytes(modules: tuple[Module, ...]) -> int:
-    """Bytes that selective recomputation rebuilds for one layer."""
-    return sum(t.bytes for module in modules for t in module.saved if t.rebuilt)
+def kept_bytes(modules: tuple[Module, ...]) -> int:
+    """Bytes that modules save for one micro-batch without recomputation."""
+    return sum([module.kept_bytes(selective=False) for module in modules])
 
 
 def _kept(job: Job, arch: Architecture, in_flight: int) -> list[Term]:
@@ -53,17 +53,17 @@ def _kept(job: Job, arch: Architecture, in_flight: int) -> list[Term]:
     pipeline = job.parallel.pp
     by_component: dict[str, int] = {}
     for module in arch.layer:
-        by_component[module.component] = by_component.get(module.component, 0) + kept_bytes((module,), selective)
+        by_component[module.component] = by_component.get(module.component, 0) + module.kept_bytes(selective)
     terms = [
         term(
-            f"{component} activations", "activations", UNTIL_BACKWARD, saved_bytes,
+            f"{component}{COMPONENT_SUFFIX}", "activations", UNTIL_BACKWARD, saved_bytes,
             bytes_per_layer=amount, layers=arch.layers, pipeline_parallel=pipeline, micro_batches_in_flight=in_flight,
         )
         for component, amount in by_component.items()
     ]  # fmt: skip
     layer = sum(by_component.values())
     terms.append(_once("first layer's activations", "activations", ("backward_end",), layer, 1))
-    rebuilt = rebuilt_bytes(arch.layer) if selective else 0
+    rebuilt = sum([module.rebuilt_bytes() for module in arch.layer]) if selective else 0
     if rebuilt:
         terms.append(_once("recomputed attention", "activations", BACKWARD, rebuilt, 1))
     if in_flight > 1:
@@ -82,7 +82,7 @@ def _recomputed(job: Job, arch: Architecture, in_flight: int) -> list[Term]:
     inputs = {"checkpoint_bytes": whole_input, "partitions": partitions, "layers": arch.layers, "pipeline_parallel": parallel.pp}
     stored = term("checkpoints", "checkpoints", UNTIL_BACKWARD, checkpoint_bytes, **inputs, micro_batches_in_flight=in_flight)
     terms: list[Term] = []
-    layer = kept_bytes(arch.layer, selective=False)
+    layer = kept_bytes(arch.layer)
     if zero.cpu_checkpointing:
         on_host = term(
             "checkpoints on the host", "checkpoints", UNTIL_BACKWARD, host_checkpoint_bytes,
@@ -109,19 +109,18 @@ def _waiting(per_micro_batch: int, in_flight: int) -> Term:
 def _ends(job: Job, arch: Architecture, tokens: int, in_flight: int) -> list[Term]:
     """What is kept outside the layers: embedding, final norm, head, logits."""
     terms = []
-    before, after = kept_bytes(arch.before, False), kept_bytes(arch.after, False)
+    before, after = kept_bytes(arch.before), kept_bytes(arch.after)
     if before:
-        terms.append(_once("embedding activations", "activations", span("forward", "backward_end"), before, in_flight))
+        terms.append(_once("embedding activations", "activations", THROUGHOUT, before, in_flight))
     terms.append(_once("final norm and head inputs", "activations", HEAD, after, 1))
     compute, tp = job.recipe.compute, job.parallel.tp
-
-    def logits(name: str, moments: tuple[Moment, ...], dtype: str) -> Term:
-        return term(name, "logits", moments, logits_bytes, tokens=tokens, vocab=arch.vocab, tensor_parallel=tp, bytes_per_element=DTYPE_BYTES[dtype])
-
+    copies = [(f"logits ({LOSS_DTYPE})", HEAD, LOSS_DTYPE), ("logits' gradient", AT_LOSS, compute)]
     if compute != LOSS_DTYPE:
-        terms.append(logits(f"logits ({compute})", ("forward",), compute))
-    terms.append(logits(f"logits ({LOSS_DTYPE})", HEAD, LOSS_DTYPE))
-    terms.append(logits("logits' gradient", ("loss",), compute))
+        copies.insert(0, (f"logits ({compute})", AT_FORWARD, compute))
+    terms += [
+        term(name, "logits", moments, logits_bytes, tokens=tokens, vocab=arch.vocab, tensor_parallel=tp, bytes_per_element=DTYPE_BYTES[dtype])
+        for name, moments, dtype in copies
+    ]
     return terms
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from zerocalc.formulas.buffers import bucket_bytes, fragmentation_bytes, fused_bytes, gathered_bytes, runtime_bytes
-from zerocalc.ledger import DYNAMIC_KINDS, MOMENTS, Block, Ledger, Moment, Term, block, replaced, span, term
+from zerocalc.ledger import DYNAMIC_KINDS, EMPTY, MOMENTS, Block, Ledger, Moment, Term, block, span, term
 from zerocalc.modules.rank import Rank
 from zerocalc.modules.units import Place
 from zerocalc.spec.cluster import Gpu
@@ -24,7 +24,7 @@ GATHERED_TIED = span("forward", "backward_end")
 def buffers(zero: Zero, rank: Rank, stage: int, *, reduce_dtype: str, gather_dtype: str, reduce_buffers: int) -> Block:
     """C_B: the buckets through which gradients are reduced and weights gathered, or the fused buffer that they replace."""
     if rank.shards == 1:
-        return block(())
+        return EMPTY
     if zero.buffers == "fused":
         fused = term(
             "fused buffer", "buffers", span("backward_start", "step"), fused_bytes, elements=rank.trainable, bytes_per_element=FUSED_BUFFER_BYTES
@@ -51,7 +51,7 @@ def buffers(zero: Zero, rank: Rank, stage: int, *, reduce_dtype: str, gather_dty
 def gathered(rank: Rank, stage: int, *, gather_dtype: str, units_in_flight: int) -> Block:
     """Sharded units gathered whole while they are used or prefetched (stage 3)."""
     if stage < 3 or rank.shards == 1:
-        return block(())
+        return EMPTY
     terms: list[Term] = []
     size = DTYPE_BYTES[gather_dtype]
     tied = rank.arch is not None and bool(rank.arch.model.tied_embeddings)
@@ -76,18 +76,17 @@ def gathered(rank: Rank, stage: int, *, gather_dtype: str, units_in_flight: int)
 def runtime(gpu: Gpu | None) -> Block:
     """What the device's runtime holds before the first tensor, where the GPU's preset knows it."""
     if gpu is None or not gpu.runtime_bytes:
-        return block(())
-    entry = term("device runtime", "runtime", MOMENTS, runtime_bytes, runtime_bytes=gpu.runtime_bytes)
+        return EMPTY
     note = f"device runtime {gpu.runtime_bytes / 2**30:.2f} GiB" + (f" ({gpu.runtime_note})" if gpu.runtime_note else "")
-    return block((replaced(entry, assumption=note),), (), (note,))
+    return block((term("device runtime", "runtime", MOMENTS, runtime_bytes, note, runtime_bytes=gpu.runtime_bytes),), (), (note,))
 
 
-def fragmentation(zero: Zero, ledger: Ledger) -> Block:
+DEFRAGMENTED = block((), (), ("M_D on: nothing lost to fragmentation",))
+
+
+def fragmentation(fraction: float, ledger: Ledger) -> Block:
     """What is lost between live blocks at the peak, while M_D is off."""
-    fraction = zero.fragmentation_fraction
-    if not fraction:
-        return block((), (), ("M_D on: nothing lost to fragmentation",))
     note = f"M_D off: {fraction:.0%} of dynamic memory lost to fragmentation"
     dynamic = ledger.total(DYNAMIC_KINDS, ledger.peak_moment)
-    entry = term("fragmentation", "fragmentation", MOMENTS, fragmentation_bytes, fraction=fraction, dynamic_bytes=dynamic)
-    return block((replaced(entry, assumption=note),), (), (note,))
+    entry = term("fragmentation", "fragmentation", MOMENTS, fragmentation_bytes, note, fraction=fraction, dynamic_bytes=dynamic)
+    return block((entry,), (), (note,))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from zerocalc.formulas.states import owner_bytes, scale_bytes, shard_bytes, whole_bytes
-from zerocalc.ledger import MOMENTS, Block, Moment, Term, block, replaced, span, term
+from zerocalc.ledger import MOMENTS, Block, Kind, Moment, Term, block, span, term
 from zerocalc.modules.rank import Rank
 from zerocalc.spec.recipe import DTYPE_BYTES, Recipe, StateRow
 
@@ -23,34 +23,36 @@ def states(recipe: Recipe, rank: Rank, stage: int, *, accumulates: bool, whole_g
     ``owner_blocks``: into how many blocks the parameters are cut where each block has one owner.
     """
     terms: list[Term] = []
+    shards = rank.shards
+    gradient_moments = ACROSS_MICRO_BATCHES if accumulates else IN_BACKWARD
     for row in recipe.rows:
-        sharded = stage >= row.sharded_from and rank.shards > 1
-        if row.kind == "copies" and sharded:
+        kind, of = row.kind, row.of
+        sharded = shards > 1 and stage >= row.sharded_from
+        if kind == "copies" and sharded:
             continue  # such copies exist in gathered units only
-        if row.kind == "gradients" and whole_gradients:
+        if kind == "gradients" and whole_gradients:
             sharded = False
-        elements = -(-rank.count(row.of) // rank.split)
+        elements = rank.elements(of)
         if elements:
-            entry = _row(row, elements, rank.shards if sharded else 1, _moments(row, accumulates), owner_blocks if stage == 3 else None)
-            if rank.arch is None and row.of in BARE_ASSUMPTIONS:
-                entry = replaced(entry, assumption=BARE_ASSUMPTIONS[row.of])
-            terms.append(entry)
+            moments = gradient_moments if kind == "gradients" else WHILE_COMPUTING if kind == "copies" else MOMENTS
+            assumption = BARE_ASSUMPTIONS.get(of) if rank.arch is None else None
+            terms.append(_row(row, kind, moments, assumption, elements, shards if sharded else 1, owner_blocks if stage == 3 else None))
     assumptions = (f"recipe {recipe.name}: {recipe.note}",) if recipe.note else ()
-    return block(terms, (), assumptions + tuple(t.assumption for t in terms if t.assumption))
+    return block(terms, (), assumptions + tuple([t.assumption for t in terms if t.assumption]))
 
 
-def _moments(row: StateRow, accumulates: bool) -> tuple[Moment, ...]:
-    if row.kind == "gradients":
-        return ACROSS_MICRO_BATCHES if accumulates else IN_BACKWARD
-    return WHILE_COMPUTING if row.kind == "copies" else MOMENTS
-
-
-def _row(row: StateRow, elements: int, shards: int, moments: tuple[Moment, ...], owner_blocks: int | None) -> Term:
-    size = DTYPE_BYTES[row.dtype]
-    if row.per > 1:
-        return term(row.name, row.kind, moments, scale_bytes, parameters=elements, shards=shards, parameters_per_item=row.per, bytes_per_item=size)
+def _row(
+    row: StateRow, kind: Kind, moments: tuple[Moment, ...], assumption: str | None, elements: int, shards: int, owner_blocks: int | None
+) -> Term:
+    name, size, per = row.name, DTYPE_BYTES[row.dtype], row.per
+    if per > 1:
+        return term(
+            name, kind, moments, scale_bytes, assumption, parameters=elements, shards=shards, parameters_per_item=per, bytes_per_item=size
+        )  # fmt: skip
     if shards == 1:
-        return term(row.name, row.kind, moments, whole_bytes, parameters=elements, bytes_per_parameter=size)
+        return term(name, kind, moments, whole_bytes, assumption, parameters=elements, bytes_per_parameter=size)
     if owner_blocks is not None:
-        return term(row.name, row.kind, moments, owner_bytes, parameters=elements, blocks=owner_blocks, shards=shards, bytes_per_parameter=size)
-    return term(row.name, row.kind, moments, shard_bytes, parameters=elements, shards=shards, bytes_per_parameter=size)
+        return term(
+            name, kind, moments, owner_bytes, assumption, parameters=elements, blocks=owner_blocks, shards=shards, bytes_per_parameter=size
+        )  # fmt: skip
+    return term(name, kind, moments, shard_bytes, assumption, parameters=elements, shards=shards, bytes_per_parameter=size)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from typing import Literal
+from collections.abc import Iterable
+from typing import Literal, TypeAlias
 
 from zerocalc.formulas.formula import ceil_div
 from zerocalc.ledger import record
@@ -42,19 +43,44 @@ class Saved:
     rebuilt: bool = False
 
 
+ParameterRow: TypeAlias = tuple[str, tuple[int, ...], bool]
+"""A `Parameter` as a module lists it: name, shape, linear. Most tensors are only ever summed; objects are made for those who look at them."""
+SavedRow: TypeAlias = tuple[str, str, int, tuple[int, ...], bool]
+"""A `Saved` as a module lists it: name, dtype, divisor, shape, rebuilt."""
+
+
 @record
 class Module:
     """One module of the architecture; ``component`` is where its parameters and activations are counted."""
 
     name: str
     component: Component
-    parameters: tuple[Parameter, ...]
-    saved: tuple[Saved, ...]
+    parameter_rows: tuple[ParameterRow, ...]
+    saved_rows: tuple[SavedRow, ...]
+
+    @property
+    def parameters(self) -> tuple[Parameter, ...]:
+        """Its parameter tensors."""
+        return tuple([Parameter(*row) for row in self.parameter_rows])
+
+    @property
+    def saved(self) -> tuple[Saved, ...]:
+        """The tensors it saves for backward."""
+        rows = self.saved_rows
+        return tuple([Saved(row[0], row[3], row[1], row[2], size, row[4]) for row, size in zip(rows, saved_bytes(rows), strict=True)])
 
     @property
     def parameter_elements(self) -> int:
         """Elements of all its parameters."""
-        return sum(parameter.elements for parameter in self.parameters)
+        return sum([math.prod(shape) for _, shape, _ in self.parameter_rows])
+
+    def kept_bytes(self, selective: bool) -> int:
+        """Bytes saved for one micro-batch, less what selective recomputation rebuilds."""
+        return sum(saved_bytes([row for row in self.saved_rows if not row[-1]] if selective else self.saved_rows))
+
+    def rebuilt_bytes(self) -> int:
+        """Bytes that selective recomputation rebuilds."""
+        return sum(saved_bytes([row for row in self.saved_rows if row[-1]]))
 
 
 @record
@@ -88,6 +114,6 @@ def layout(job: Job, seq: int) -> Layout:
     )
 
 
-def saved(name: str, dtype: str, divisor: int, shape: tuple[int, ...], rebuilt: bool = False) -> Saved:
-    """A saved tensor of ``shape`` elements before it is divided."""
-    return Saved(name, shape, dtype, divisor, ceil_div(math.prod(shape) * DTYPE_BYTES[dtype], divisor), rebuilt)
+def saved_bytes(rows: Iterable[SavedRow]) -> list[int]:
+    """Bytes of saved tensors: the elements of the shape, divided, the division rounded up."""
+    return [-(-math.prod(shape) * DTYPE_BYTES[dtype] // divisor) for _, dtype, divisor, shape, _ in rows]

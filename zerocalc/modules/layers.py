@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from functools import cached_property
 
 from zerocalc.modules.attention import attention
-from zerocalc.modules.base import Layout, Module, Parameter
+from zerocalc.modules.base import Layout, Module, ParameterRow
 from zerocalc.modules.embedding import embedding
 from zerocalc.modules.head import head
 from zerocalc.modules.mlp import mlp
@@ -16,7 +15,10 @@ from zerocalc.spec.model import Dimensions, Model, dimensions
 
 
 class Architecture:
-    """The modules of a model: ``before`` and ``after`` once, ``layer`` as often as ``layers`` says."""
+    """The modules of a model: ``before`` and ``after`` once, ``layer`` as often as ``layers`` says.
+
+    ``parameters`` is Ψ, all of them [elements], a tied head once; ``layer_elements`` are those of one layer.
+    """
 
     def __init__(self, model: Model, d: Dimensions, run: Layout | None) -> None:
         bias = model.kind == "gpt2"
@@ -29,28 +31,21 @@ class Architecture:
             norm("attention norm", d, bias, run), attention(model, d, run), norm("mlp norm", d, bias, run), mlp(model, d, run),
         )  # fmt: skip
         self.after = (norm("final norm", d, bias, run), head(model, d, run))
-
-    @cached_property
-    def layer_elements(self) -> int:
-        """Parameters of one layer."""
-        return elements(self.layer)
-
-    @cached_property
-    def parameters(self) -> int:
-        """Ψ: all parameters [elements], a tied head once."""
-        return elements(self.before) + self.layers * self.layer_elements + elements(self.after)
+        self.before_elements = elements(self.before)
+        self.layer_elements = elements(self.layer)
+        self.after_elements = elements(self.after)
+        self.parameters = self.before_elements + d.layers * self.layer_elements + self.after_elements
 
     @property
     def linear_elements(self) -> int:
         """Weights of linear layers; a tied head's too, since the product with it is computed like the others."""
-        once = sum(p.elements for p in _tensors(self.before + self.after) if p.linear)
         tied = self.vocab * self.hidden if self.model.tied_embeddings else 0
-        return self.layers * sum(p.elements for p in _tensors(self.layer) if p.linear) + once + tied
+        return self.layers * _linear(self.layer) + _linear(self.before + self.after) + tied
 
     @property
     def matrix_elements(self) -> int:
         """Elements of the matrices inside the layers."""
-        return self.layers * sum(p.elements for p in _tensors(self.layer) if len(p.shape) > 1)
+        return self.layers * sum([math.prod(shape) for _, shape, _ in _rows(self.layer) if len(shape) > 1])
 
     @property
     def factored_elements(self) -> int:
@@ -58,17 +53,21 @@ class Architecture:
         return self.layers * _factored(self.layer) + _factored(self.before + self.after)
 
 
-def _tensors(modules: Iterable[Module]) -> Iterable[Parameter]:
-    return (parameter for module in modules for parameter in module.parameters)
+def _rows(modules: Iterable[Module]) -> list[ParameterRow]:
+    return [row for module in modules for row in module.parameter_rows]
+
+
+def _linear(modules: Iterable[Module]) -> int:
+    return sum([math.prod(shape) for _, shape, linear in _rows(modules) if linear])
 
 
 def _factored(modules: Iterable[Module]) -> int:
-    return sum(sum(p.shape) for p in _tensors(modules))
+    return sum([sum(shape) for _, shape, _ in _rows(modules)])
 
 
 def elements(modules: Iterable[Module]) -> int:
     """Parameters of some modules [elements]."""
-    return sum(math.prod(parameter.shape) for parameter in _tensors(modules))
+    return sum([math.prod(shape) for module in modules for _, shape, _ in module.parameter_rows])
 
 
 def architecture(model: Model, run: Layout | None = None) -> Architecture | None:

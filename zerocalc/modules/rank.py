@@ -25,6 +25,12 @@ class Rank:
     """Parameters of the whole model."""
     total_trainable: int
 
+    def elements(self, of: str) -> int:
+        """Elements of this rank that a recipe's row covers."""
+        if of == "trainable":
+            return self.trainable
+        return self.parameters if of == "all" else ceil_div(self.count(of), self.split)
+
     def count(self, of: str) -> int:
         """Elements of the whole model that a recipe's row covers."""
         if of == "all":

@@ -6,7 +6,7 @@ from typing import Literal
 
 from zerocalc.formulas.formula import ceil_div
 from zerocalc.ledger import record
-from zerocalc.modules.layers import Architecture, elements
+from zerocalc.modules.layers import Architecture
 from zerocalc.spec.job import Job
 
 Place = Literal["embedding", "layer", "head", "whole"]
@@ -31,14 +31,17 @@ def units(job: Job, arch: Architecture | None, rank_parameters: int) -> tuple[Un
     if arch is None:
         blocks = job.model.blocks
         if blocks is None:
-            return (Unit("all weights", "whole", rank_parameters, 1, known=False),)
+            return (Unit("whole model", "whole", rank_parameters, 1, known=False),)
         return _cut("block", "layer", rank_parameters, min(blocks, rank_parameters))
     parallel = job.parallel
     split = parallel.tp * parallel.pp
-    first, last = elements(arch.before), elements(arch.after)
     stage_layers = ceil_div(arch.layers * arch.layer_elements, split)
     layers = _cut("layer", "layer", stage_layers, ceil_div(arch.layers, parallel.pp))
-    return (Unit("embedding", "embedding", ceil_div(first, split), 1), *layers, Unit("head", "head", ceil_div(last, split), 1))
+    return (
+        Unit("embedding", "embedding", ceil_div(arch.before_elements, split), 1),
+        *layers,
+        Unit("head", "head", ceil_div(arch.after_elements, split), 1),
+    )
 
 
 def _cut(name: str, place: Place, total: int, count: int) -> tuple[Unit, ...]:

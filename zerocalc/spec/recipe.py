@@ -61,7 +61,10 @@ class Recipe(Spec):
     @property
     def gradient_dtype(self) -> str:
         """The dtype in which gradients are communicated unless told otherwise: the first gradient row's."""
-        return next(row.dtype for row in self.rows if row.kind == "gradients")
+        for row in self.rows:
+            if row.kind == "gradients":
+                return row.dtype
+        raise FieldError("recipe.rows", "have no row of kind gradients")
 
     @property
     def bytes_per_parameter(self) -> float:

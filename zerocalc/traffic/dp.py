@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from zerocalc.modules.rank import Rank
-from zerocalc.schedule import Collective, Fabric, Op, Phase, collective
+from zerocalc.modules.units import Unit
+from zerocalc.schedule import Collective, Link, Op, Phase, collective
 from zerocalc.spec.job import Job
 from zerocalc.spec.recipe import DTYPE_BYTES
 
@@ -13,71 +12,67 @@ SOURCES = {0: "[ZeRO] §7.1", 1: "[ZeRO] §7.2.1", 2: "[ZeRO] §7.2.1", 3: "[ZeR
 
 
 class DataParallel:
-    """The data-parallel collectives of one stage; ``micro_batches`` is how often a gather runs, ``reductions`` a reduction."""
+    """The data-parallel collectives of one stage, where there is more than one rank; ``reductions``: how often gradients are reduced in a step."""
 
-    def __init__(self, job: Job, rank: Rank, stage: int, sync: str) -> None:
-        self.job, self.rank, self.stage = job, rank, stage
-        self.micro_batches = job.training.accumulation
-        deferred = job.zero.defer_grad_sync or sync == "step"
-        self.reductions = 1 if deferred else self.micro_batches
-        self.fabric: Fabric = "node" if job.cluster.gpus <= job.cluster.gpus_per_node else "network"
+    def __init__(self, job: Job, rank: Rank, stage: int, reductions: int) -> None:
+        cluster = job.cluster
+        self.zero, self.rank, self.stage, self.reductions = job.zero, rank, stage, reductions
+        self.overlapped = self.zero.overlap_comm
+        self.link = Link("dp", rank.shards, "node" if cluster.gpus <= cluster.gpus_per_node else "network", SOURCES[stage])
+        self.reduce_dtype = job.reduce_dtype
+        self.reduce_size = DTYPE_BYTES[self.reduce_dtype]
 
-    def collectives(self) -> list[Collective]:
-        """All of them, in order; none where there is one rank."""
-        if self.rank.shards == 1:
-            return []
-        return self._sharded() if self.stage == 3 else self._replicated()
-
-    def _replicated(self) -> list[Collective]:
+    def replicated(self, gather_dtype: str) -> list[Collective]:
         """Stages 0 to 2: every rank has all weights; gradients are reduced in backward, weights gathered after the step."""
-        zero, rank = self.job.zero, self.rank
-        whole = self.stage == 0 or (self.stage == 1 and zero.grad_sync == "all-reduce")
-        op: Op = "all_reduce" if whole else "reduce_scatter"
-        gradients = self._bucketed(rank.trainable, zero.reduce_bucket_size)
-        out = self._calls("backward", op, "gradients", self.job.reduce_dtype, gradients, self.reductions, zero.overlap_comm)
-        if self.stage:
-            weights = self._bucketed(rank.trainable, zero.allgather_bucket_size)
-            out += self._calls("step", "all_gather", "weights", self.job.recipe.gather, weights, 1, False)
+        zero, stage = self.zero, self.stage
+        out = self._buckets_reduced("all_reduce" if stage == 0 or (stage == 1 and zero.grad_sync == "all-reduce") else "reduce_scatter")
+        if stage:
+            size = DTYPE_BYTES[gather_dtype]
+            buckets = self._bucketed(self.rank.trainable, zero.allgather_bucket_size)
+            out += [collective(self.link, "step", "all_gather", "weights", gather_dtype, elements * size, count) for elements, count in buckets]
         return out
 
-    def _sharded(self) -> list[Collective]:
+    def sharded(self, gather_dtype: str, gathers: int) -> list[Collective]:
         """Stage 3: each unit's weights are gathered for forward and again for backward, its gradients reduced to their owner."""
-        zero, rank = self.job.zero, self.rank
-        by_owner = zero.gather == "broadcast"
+        link, rank, overlapped, size = self.link, self.rank, self.overlapped, DTYPE_BYTES[gather_dtype]
+        by_owner = self.zero.gather == "broadcast"
         gather: Op = "broadcast" if by_owner else "all_gather"
         reduce: Op = "reduce" if by_owner else "reduce_scatter"
-        units = [(f"{unit.name} weights", unit.elements, unit.count) for unit in rank.units]
+        units, last_first = rank.units, rank.units[::-1]
+        passes: tuple[tuple[Phase, tuple[Unit, ...]], ...] = (("forward", units), ("backward", last_first))
+        out = [
+            collective(link, phase, gather, f"{unit.name} weights", gather_dtype, unit.elements * size, unit.count * gathers, overlapped)
+            for phase, order in passes
+            for unit in order
+        ]
         if rank.trainable == rank.parameters:
-            gradients = [(f"{unit.name} gradients", unit.elements, unit.count) for unit in rank.units]
+            out += [self._reduction(reduce, f"{unit.name} gradients", unit.elements, unit.count) for unit in last_first]
         else:  # which units hold the trained parameters isn't known
-            gradients = [("gradients", size, count) for size, count in self._bucketed(rank.trainable, zero.reduce_bucket_size)]
-        out: list[Collective] = []
-        phases: tuple[Phase, ...] = ("forward", "backward")
-        for phase in phases:
-            for what, size, count in units if phase == "forward" else reversed(units):
-                out += self._calls(phase, gather, what, self.job.recipe.gather, ((size, count),), self.micro_batches, zero.overlap_comm)
-        for what, size, count in reversed(gradients):
-            out += self._calls("backward", reduce, what, self.job.reduce_dtype, ((size, count),), self.reductions, zero.overlap_comm)
+            out += reversed(self._buckets_reduced(reduce))
         return out
 
-    def _bucketed(self, elements: int, bucket: int) -> tuple[tuple[int, int], ...]:
-        """(elements, calls) of what goes through buckets: full ones and the rest; a fused buffer is one call."""
-        if self.job.zero.buffers == "fused":
-            return ((elements, 1),)
-        full, rest = divmod(elements, bucket)
-        return ((bucket, full), (rest, 1))
+    def _buckets_reduced(self, op: Op) -> list[Collective]:
+        buckets = self._bucketed(self.rank.trainable, self.zero.reduce_bucket_size)
+        return [self._reduction(op, "gradients", elements, count) for elements, count in buckets]
 
-    def _calls(self, phase: Phase, op: Op, what: str, dtype: str, sizes: Iterable[tuple[int, int]], times: int, overlapped: bool) -> list[Collective]:
-        return [
-            collective(
-                phase, op, what, dtype=dtype, tensor_bytes=size * DTYPE_BYTES[dtype], count=count * times, group="dp",
-                ranks=self.rank.shards, fabric=self.fabric, overlapped=overlapped, source=SOURCES[self.stage],
-            )
-            for size, count in sizes
-            if size and count
-        ]  # fmt: skip
+    def _bucketed(self, elements: int, bucket: int) -> list[tuple[int, int]]:
+        """(elements, calls) of what goes through buckets: full ones and the rest; a fused buffer is one call."""
+        if self.zero.buffers == "fused":
+            return [(elements, 1)]
+        full, rest = divmod(elements, bucket)
+        return [(size, count) for size, count in ((bucket, full), (rest, 1)) if size and count]
+
+    def _reduction(self, op: Op, what: str, elements: int, count: int) -> Collective:
+        return collective(
+            self.link, "backward", op, what, self.reduce_dtype, elements * self.reduce_size, count * self.reductions, self.overlapped
+        )  # fmt: skip
 
 
 def data_parallel(job: Job, rank: Rank, stage: int, sync: str) -> list[Collective]:
     """The data-parallel collectives of a stage; ``sync`` is how often its gradients are reduced (``step`` or ``micro_batch``)."""
-    return DataParallel(job, rank, stage, sync).collectives()
+    if rank.shards == 1:
+        return []
+    micro_batches = job.training.accumulation
+    traffic = DataParallel(job, rank, stage, 1 if sync == "step" or job.zero.defer_grad_sync else micro_batches)
+    gather_dtype = job.recipe.gather
+    return traffic.sharded(gather_dtype, micro_batches) if stage == 3 else traffic.replicated(gather_dtype)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from zerocalc.formulas.formula import ceil_div
 from zerocalc.modules.rank import Rank
-from zerocalc.schedule import Collective, Fabric, Group, Op, Phase, collective
+from zerocalc.schedule import Collective, Fabric, Link, Op, Phase, collective
 from zerocalc.spec.job import Job
 from zerocalc.spec.recipe import DTYPE_BYTES
 
+BOUNDARY: tuple[tuple[Phase, str], ...] = (("forward", "activations to the next stage"), ("backward", "gradients to the stage before"))
+PARTITIONED_SOURCE = "[ZeRO] §8"
 TENSOR_PARALLEL_SOURCE = "[ZeRO] §8; [SP] §4.2.2"
 SYNCS_PER_PASS = 2
 """[ZeRO] §8: one all-reduce after attention and one after the MLP in forward, the same in backward, and in a recomputed forward."""
@@ -17,7 +19,10 @@ def model_parallel(job: Job, rank: Rank) -> list[Collective]:
     """What tensor- and pipeline-parallel ranks send, and what P_a adds; nothing while the sequence length is unknown."""
     if rank.arch is None or not rank.tokens:
         return []
-    calls = _Calls(job, rank.tokens * rank.arch.hidden, ceil_div(rank.arch.layers, job.parallel.pp))
+    parallel = job.parallel
+    if parallel.tp == parallel.pp == 1:
+        return []  # P_a needs tensor parallelism too
+    calls = _Calls(job, rank.tokens * rank.arch.hidden, ceil_div(rank.arch.layers, parallel.pp))
     return calls.tensor_parallel() + calls.partitioned_activations() + calls.pipeline_parallel()
 
 
@@ -26,7 +31,8 @@ class _Calls:
         self.job = job
         self.micro_batches = job.training.accumulation
         self.layer_calls = layers * self.micro_batches
-        self.tensor_bytes = elements * DTYPE_BYTES[job.recipe.compute]
+        self.dtype = job.recipe.compute
+        self.tensor_bytes = elements * DTYPE_BYTES[self.dtype]
         self.tp = job.parallel.tp
 
     def tensor_parallel(self) -> list[Collective]:
@@ -36,22 +42,22 @@ class _Calls:
         passes: list[tuple[Phase, str]] = [("forward", "activations"), ("backward", "activation gradients")]
         if self.job.training.recompute == "full":
             passes.append(("backward", "recomputed activations"))
-        return [
-            self._entry(phase, op, what, self.tensor_bytes, SYNCS_PER_PASS * self.layer_calls, "tp", self.tp, TENSOR_PARALLEL_SOURCE)
-            for phase, what in passes
-            for op in ops
-        ]
+        link = Link("tp", self.tp, self._fabric(self.tp), TENSOR_PARALLEL_SOURCE)
+        count = SYNCS_PER_PASS * self.layer_calls
+        return [collective(link, phase, op, what, self.dtype, self.tensor_bytes, count) for phase, what in passes for op in ops]
 
     def partitioned_activations(self) -> list[Collective]:
         zero = self.job.zero
         if not zero.partition_activations:
             return []
-        out = [self._entry("backward", "all_gather", "checkpoints", self.tensor_bytes, self.layer_calls, "tp", self.tp, "[ZeRO] §8")]
+        link = Link("tp", self.tp, self._fabric(self.tp), PARTITIONED_SOURCE)
+        out = [collective(link, "backward", "all_gather", "checkpoints", self.dtype, self.tensor_bytes, self.layer_calls)]
         if zero.cpu_checkpointing:
             part = ceil_div(self.tensor_bytes, self.tp)
+            host = Link("host", 1, "pcie", PARTITIONED_SOURCE)
             out += [
-                self._entry("forward", "copy", "checkpoints to the host", part, self.layer_calls, "host", 1, "[ZeRO] §8", "pcie"),
-                self._entry("backward", "copy", "checkpoints from the host", part, self.layer_calls, "host", 1, "[ZeRO] §8", "pcie"),
+                collective(host, "forward", "copy", "checkpoints to the host", self.dtype, part, self.layer_calls),
+                collective(host, "backward", "copy", "checkpoints from the host", self.dtype, part, self.layer_calls),
             ]
         return out
 
@@ -60,15 +66,9 @@ class _Calls:
         if pp == 1:
             return []
         part = ceil_div(self.tensor_bytes, self.tp if self.job.parallel.sequence_parallel else 1)
-        boundary: list[tuple[Phase, str]] = [("forward", "activations to the next stage"), ("backward", "gradients to the stage before")]
-        return [self._entry(phase, "send_recv", what, part, self.micro_batches, "pp", pp, "[Meg] §3.2") for phase, what in boundary]
+        link = Link("pp", pp, self._fabric(self.job.cluster.gpus), "[Meg] §3.2")
+        return [collective(link, phase, "send_recv", what, self.dtype, part, self.micro_batches) for phase, what in BOUNDARY]
 
-    def _entry(
-        self, phase: Phase, op: Op, what: str, tensor_bytes: int, count: int, group: Group, ranks: int, source: str, fabric: Fabric | None = None
-    ) -> Collective:
-        cluster = self.job.cluster
-        place: Fabric = fabric or ("node" if (self.tp if group == "tp" else cluster.gpus) <= cluster.gpus_per_node else "network")
-        return collective(
-            phase, op, what, dtype=self.job.recipe.compute, tensor_bytes=tensor_bytes, count=count, group=group, ranks=ranks,
-            fabric=place, overlapped=False, source=source,
-        )  # fmt: skip
+    def _fabric(self, gpus: int) -> Fabric:
+        """What joins neighbouring GPUs, so many of them."""
+        return "node" if gpus <= self.job.cluster.gpus_per_node else "network"
