@@ -112,7 +112,11 @@ def tables(draw: st.DrawFn, *, bare: bool | None = None, with_seq: bool | None =
         degrees["sequence_parallel"] = draw(st.booleans())
     if not is_bare or "blocks" in model:
         zero["gather"] = draw(st.sampled_from(["all-gather", "broadcast"]))
-    cluster: Table = {"gpus": own_dp * tp * pp * cp, "gpus_per_node": draw(st.sampled_from([1, 4, 8, 72]))}
+    cluster: Table = {"gpus": own_dp * tp * pp * cp}
+    if draw(st.booleans()):
+        cluster["node"] = draw(st.sampled_from(presets.names("nodes")))
+    else:
+        cluster["gpus_per_node"] = draw(st.sampled_from([1, 4, 8, 72]))
     if draw(st.booleans()):
         cluster["gpu"] = draw(st.sampled_from(GPUS))
     elif draw(st.booleans()):
