@@ -78,7 +78,7 @@ def test_count_parameters_keys() -> None:
 
 def test_estimate_wants_one_stage() -> None:
     job = zc.Job.model_validate({"model": {"params": "1B"}, "cluster": {"gpus": 8}})
-    from zerocalc.estimate import estimate
+    from zerocalc.estimator import estimate
 
     with pytest.raises(ValueError, match="name one stage of 0, 1, 2, 3"):
         estimate(job)

@@ -17,7 +17,7 @@ from rich.console import Console
 
 from zerocalc import presets
 from zerocalc.document import to_json
-from zerocalc.estimate import estimate
+from zerocalc.estimator import estimate
 from zerocalc.formulas.published import max_model
 from zerocalc.papers import READINGS, WITHOUT_VERDICT, Cell, Table, comparison, reproduce, round_half_up, summary, tables, unit_size
 from zerocalc.recomputed import bare

@@ -9,7 +9,7 @@ import pytest
 from pydantic import ValidationError
 
 from tests.running import run_line
-from zerocalc.estimate import estimate
+from zerocalc.estimator import estimate
 from zerocalc.formulas.collectives import all_reduce_sent, ring_sent
 from zerocalc.formulas.published import max_model
 from zerocalc.presets import load

@@ -14,7 +14,7 @@ from pydantic import ValidationError
 
 from tests.running import run
 from zerocalc import presets
-from zerocalc.estimate import estimate
+from zerocalc.estimator import estimate
 from zerocalc.presets import LARGEST_FILE, PresetError
 from zerocalc.spec.base import Spec, explain
 from zerocalc.spec.cluster import Gpu, Node

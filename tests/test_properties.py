@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tests.running import run
 from tests.strategies import Table, architectures, jobs, tables
 from zerocalc.document import plain, to_json
-from zerocalc.estimate import estimate
+from zerocalc.estimator import estimate
 from zerocalc.formulas.states import whole_bytes
 from zerocalc.ledger import ACTIVATION_KINDS, MOMENTS, STATE_KINDS, Kind, Moment, Term, Tier, block, join, replaced, span, term
 from zerocalc.modules.rank import rank

@@ -12,7 +12,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from zerocalc.counting import count_parameters
-from zerocalc.estimate import estimate
+from zerocalc.estimator import estimate
 from zerocalc.formulas import estimators, published, published_activations
 from zerocalc.modules.base import layout
 from zerocalc.modules.layers import Architecture, architecture

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from zerocalc.estimate import estimate
+from zerocalc.estimator import estimate
 from zerocalc.modules.rank import rank
 from zerocalc.results import Estimate
 from zerocalc.schedule import VOLUME_FACTOR, Collective

@@ -33,7 +33,7 @@ PACKAGE = ROOT / "zerocalc"
 SOURCES = sorted(PACKAGE.rglob("*.py"))
 
 PHYSICS = {"units", "presets", "formulas", "ledger", "schedule", "spec", "modules"}
-ANSWERS = {"results", "estimate", "planner", "memory", "traffic", "counting"}
+ANSWERS = {"results", "estimator", "planner", "memory", "traffic", "counting"}
 VIEWS = {"document", "explained", "walk", "recomputed", "papers"}
 
 MAY_IMPORT: dict[str, set[str]] = {
@@ -48,8 +48,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "traffic": {"traffic", "modules", "spec", "formulas", "ledger", "schedule"},
     "results": {"ledger", "schedule", "spec"},
     "counting": {"modules", "spec", "formulas", "ledger"},
-    "estimate": {"memory", "traffic", "modules", "spec", "formulas", "ledger", "schedule", "results"},
-    "planner": {"estimate", "memory", "traffic", "modules", "spec", "formulas", "ledger", "schedule", "results", "units"},
+    "estimator": {"memory", "traffic", "modules", "spec", "formulas", "ledger", "schedule", "results"},
+    "planner": {"estimator", "memory", "traffic", "modules", "spec", "formulas", "ledger", "schedule", "results", "units"},
     "document": {"formulas"},
     "explained": PHYSICS | ANSWERS | {"document"},
     "walk": PHYSICS | {"results"},
@@ -301,7 +301,7 @@ def test_a_refusal_loads_no_rich() -> None:
 
 
 def test_help_loads_no_rich() -> None:
-    assert not under(loaded(command("plan", "--help")), "rich", "zerocalc.render", "zerocalc.estimate")
+    assert not under(loaded(command("plan", "--help")), "rich", "zerocalc.render", "zerocalc.estimator")
 
 
 @pytest.mark.parametrize("arguments", ["plan --params 1B --gpus 8 --format csv", "plan --params 1B --gpus 8", "presets gpus", "params gpt2"])

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from zerocalc.counting import Counts as Counts
     from zerocalc.counting import count_parameters as count_parameters
     from zerocalc.document import to_json as to_json
-    from zerocalc.estimate import estimate as estimate
+    from zerocalc.estimator import estimate as estimate
     from zerocalc.interop.huggingface import load_model as load_model
     from zerocalc.planner import plan as plan
     from zerocalc.results import Estimate as Estimate
@@ -45,7 +45,7 @@ _HOMES = {
     "Training": "spec.training",
     "Zero": "spec.zero",
     "count_parameters": "counting",
-    "estimate": "estimate",
+    "estimate": "estimator",
     "load_model": "interop.huggingface",
     "plan": "planner",
     "to_json": "document",

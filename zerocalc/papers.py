@@ -13,7 +13,7 @@ from fractions import Fraction
 from typing import Any, Literal
 
 from zerocalc import presets
-from zerocalc.estimate import estimate
+from zerocalc.estimator import estimate
 from zerocalc.formulas import published
 from zerocalc.ledger import record
 from zerocalc.recomputed import QUANTITIES, Ours, bare

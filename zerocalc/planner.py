@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from zerocalc.estimate import estimate_with_assumptions
+from zerocalc.estimator import estimate_with_assumptions
 from zerocalc.ledger import DYNAMIC_KINDS
 from zerocalc.results import SCHEMA_VERSION, Estimate, Plan, Recommendation, Verdict
 from zerocalc.spec.job import Job

@@ -37,7 +37,9 @@ def _natural(name: str) -> list[tuple[int, float, str]]:
 
 def nearest(wanted: str, known: list[str] | tuple[str, ...]) -> str:
     """A clause that names the known names closest to an unknown one, or how to list them all."""
-    close = difflib.get_close_matches(wanted.lower(), known, n=3, cutoff=0.5)
+    lower = wanted.lower()
+    starting = [name for name in known if lower and name.startswith(lower)]
+    close = [*starting, *(name for name in difflib.get_close_matches(lower, known, n=3, cutoff=0.5) if name not in starting)][:3]
     return f"; nearest: {', '.join(close)}" if close else ""
 
 
@@ -48,10 +50,8 @@ def load(kind: str, name: str) -> dict[str, Any]:
     """
     if name.endswith(".toml"):
         return parse_toml(read_text(name), name)
-    if name.isprintable() and name not in {"", ".", ".."} and os.sep not in name:
-        file = folder() / kind / f"{name}.toml"
-        if file.is_file():
-            return parse_toml(file.read_text("utf-8"), name)
+    if name in names(kind):
+        return parse_toml((folder() / kind / f"{name}.toml").read_text("utf-8"), name)
     from zerocalc.units import shown
 
     if name.endswith(".json"):

@@ -10,7 +10,7 @@ from fractions import Fraction
 from typing import Any, Literal
 
 from zerocalc.counting import count_parameters
-from zerocalc.estimate import estimate
+from zerocalc.estimator import estimate
 from zerocalc.formulas import estimators, published, published_activations
 from zerocalc.formulas.formula import Written
 from zerocalc.ledger import Term, record

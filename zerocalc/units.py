@@ -34,7 +34,7 @@ LARGEST_WHOLE = 10**9
 """The bound for dimensions and degrees (layers, hidden size, sequence length, GPUs)."""
 LARGEST_BYTES = 10**21
 
-_NUMBER = re.compile(r"\s*(?P<number>(?:\d[\d_]*)?(?:\.\d+)?(?:[eE][+-]?\d{1,3})?)\s*(?P<suffix>[A-Za-z/]*)\s*", re.ASCII)
+_NUMBER = re.compile(r"\s*(?P<number>(?:\d[\d_]*(?:\.\d+)?|\.\d+)(?:[eE][+-]?\d{1,3})?)\s*(?P<suffix>[A-Za-z/]*)\s*", re.ASCII)
 _LONGEST_SHOWN = 40
 
 
@@ -49,17 +49,14 @@ def shown(value: object) -> str:
 
 def _split(value: str) -> tuple[Decimal, str] | None:
     match = _NUMBER.fullmatch(value) if len(value) <= _LONGEST_SHOWN else None
-    if match is None or not any(character.isdigit() for character in match["number"]):
-        return None
-    number = match["number"].replace("_", "")
-    return Decimal(number), match["suffix"]
+    return None if match is None else (Decimal(match["number"].replace("_", "")), match["suffix"])
 
 
 def _look_up(suffix: str, suffixes: dict[str, Any]) -> Any:
-    """The suffix's factor, capitals aside where that leaves no doubt."""
+    """The suffix's factor; all small or all capital letters will do too, but not a mixture of its own, in which b and B may mean bits and bytes."""
     if suffix in suffixes:
         return suffixes[suffix]
-    same = [known for known in suffixes if known.lower() == suffix.lower()]
+    same = [known for known in suffixes if suffix in (known.lower(), known.upper())]
     return suffixes[same[0]] if len(same) == 1 else None
 
 
@@ -219,7 +216,7 @@ def figure(number: float, size: float) -> str:
 def byte_unit(largest: int, binary: bool) -> tuple[str, str, int]:
     """(name, what it is, bytes) of the unit in which a table of bytes up to ``largest`` is best read.
 
-    >>> byte_unit(160_000_000_000, binary=False), byte_unit(160_000, binary=True)
+    >>> byte_unit(160_000_000_000, binary=False), byte_unit(16_000, binary=True)
     (('GB', '1e9', 1000000000), ('KiB', '2^10', 1024))
     """
     base = 1024 if binary else 1000

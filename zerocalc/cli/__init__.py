@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from collections.abc import Callable
 from importlib import import_module
+from io import TextIOWrapper
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -13,8 +16,12 @@ from typer.core import TyperCommand, TyperGroup
 
 from zerocalc import __version__
 from zerocalc.cli.errors import UserError
+from zerocalc.cli.flags import FLAG_OF_PATH
+from zerocalc.spec.base import FieldError
 
 COMMANDS = ("plan", "explain", "step", "params", "paper", "presets")
+INTERRUPTED = 130
+"""Exit status of a program that Ctrl-C stopped, as shells count it: 128 + SIGINT."""
 HELP_NAMES = {"help_option_names": ["-h", "--help"]}
 
 
@@ -82,11 +89,16 @@ def _root(version: Annotated[bool, typer.Option("--version", callback=_version, 
 
 def main() -> None:
     """Run the program: 0 answered, 1 where a check says no, 2 bad input in one line on stderr."""
+    if sys.stdout is None:  # closed by whoever started us
+        sys.stdout = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 - it stays open as long as the program
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a terminal that lacks Ψ shows a question mark
     status = run(sys.argv[1:])
     try:
         sys.stdout.flush()
-    except BrokenPipeError:
-        _stop_writing()
+    except OSError as error:
+        status = _unwritable(error)
     sys.exit(status)
 
 
@@ -94,15 +106,15 @@ def run(arguments: list[str]) -> int:
     """Run one command line and give its exit status."""
     try:
         return app(arguments or ["--help"], prog_name="zerocalc", standalone_mode=False) or 0
-    except UserError as error:
-        return _refuse(str(error))
-    except BrokenPipeError:
-        _stop_writing()
-        return 0
-    except KeyboardInterrupt:
-        return 130
-    except typer.Abort:
-        return 130
+    except (UserError, FieldError) as error:
+        label = f"{FLAG_OF_PATH.get(error.path, error.path)}: " if isinstance(error, FieldError) else ""
+        return _refuse(f"{label}{error}")
+    except SystemExit:  # typer's answer to a closed pipe, and to nothing else: commands return their status
+        return _unwritable(BrokenPipeError())
+    except OSError as error:  # files are read elsewhere, and their errors worded there
+        return _unwritable(error)
+    except (KeyboardInterrupt, typer.Abort):
+        return INTERRUPTED
     except typer.TyperException as error:
         return _refuse(error.format_message().rstrip("."))
 
@@ -116,6 +128,10 @@ def _refuse(text: str) -> int:
     return 2
 
 
-def _stop_writing() -> None:
-    """Whoever read our output has gone: let nothing more be written, and nothing complain at exit."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+def _unwritable(error: OSError) -> int:
+    """Output cannot be written: no error where its reader has gone, one line where a disk is full."""
+    with contextlib.suppress(OSError, ValueError):  # what is left in buffers goes nowhere, so that nothing complains at exit
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    if isinstance(error, BrokenPipeError):
+        return 0
+    return _refuse(f"standard output: {error.strerror or error}")

@@ -55,11 +55,13 @@ def make_model(name: str) -> Model:
 
 def _label(path: str, given: dict[str, Any], job_file: str | None) -> str:
     """What the user wrote: the flag where one was given (or nothing else could have been), else the field."""
-    if path in FLAG_OF_PATH and (path in given or job_file is None):
+    if path in given:
         return FLAG_OF_PATH[path]
     for named in NAMED:
         if named in given and path.startswith(f"{named}."):
             return f"{FLAG_OF_PATH[named]} {given[named]}: {path[len(named) + 1 :]}"
+    if path in FLAG_OF_PATH and job_file is None:
+        return FLAG_OF_PATH[path]
     return path or "job"
 
 

@@ -45,11 +45,13 @@ def scale_bytes(*, parameters: int, shards: int, parameters_per_item: int, bytes
     return ceil_div(ceil_div(parameters, shards), parameters_per_item) * bytes_per_item
 
 
-@formula("⌈U/N_d⌉·⌈Ψ/U⌉·B", "[ZeRO] §5.3, each block kept whole by its owner", U="blocks", N_d="shards", Ψ="parameters", B="bytes_per_parameter")
+@formula(
+    "min(⌈U/N_d⌉·⌈Ψ/U⌉, Ψ)·B", "[ZeRO] §5.3, each block kept whole by its owner", U="blocks", N_d="shards", Ψ="parameters", B="bytes_per_parameter"
+)
 def owner_bytes(*, parameters: int, blocks: int, shards: int, bytes_per_parameter: int) -> int:
     """Bytes of the rank that owns the most blocks, when blocks are owned whole instead of being cut.
 
     >>> owner_bytes(parameters=1600, blocks=16, shards=4, bytes_per_parameter=2)
     800
     """
-    return ceil_div(blocks, shards) * ceil_div(parameters, blocks) * bytes_per_parameter
+    return min(ceil_div(blocks, shards) * ceil_div(parameters, blocks), parameters) * bytes_per_parameter

@@ -7,6 +7,7 @@ from zerocalc.ledger import record
 from zerocalc.modules.base import layout
 from zerocalc.modules.layers import Architecture, architecture
 from zerocalc.modules.units import Unit, units
+from zerocalc.spec.base import FieldError
 from zerocalc.spec.job import Job
 
 
@@ -46,12 +47,14 @@ class Rank:
 
 
 def rank(job: Job) -> Rank:
-    """The rank that all ranks of an even split are like."""
+    """The rank that all ranks of an even split are like. Raises `FieldError` where more is trained than there is."""
     model, parallel = job.model, job.parallel
     run = layout(job, job.training.seq) if job.training.seq else None
     arch = architecture(model, run)
     total = arch.parameters if arch is not None else model.params or 0
     trainable = model.trainable or total
+    if trainable > total:  # for a bare number of parameters the model has checked this already
+        raise FieldError("model.trainable", f"{trainable:,} is more than the model's {total:,} parameters")
     split = parallel.tp * parallel.pp
     own = ceil_div(total, split)
     return Rank(

@@ -90,7 +90,9 @@ class Model(Spec):
     def _check_bare(self, params: int) -> None:
         set_too = [name for name in DIMENSIONS if getattr(self, name) is not None]
         if set_too:
-            raise FieldError("model.params", f"contradicts the architecture ({set_too[0]} …): give the number of parameters or the architecture, not both")
+            raise FieldError(
+                "model.params", f"contradicts the architecture ({set_too[0]} …): give the number of parameters or the architecture, not both"
+            )
         if self.trainable is not None and self.trainable > params:
             raise FieldError("model.trainable", f"{self.trainable:,} is more than the model's {params:,} parameters")
         if self.blocks is not None and self.blocks > params:

@@ -44,7 +44,11 @@ class _Calls:
             passes.append(("backward", "recomputed activations"))
         link = Link("tp", self.tp, self._fabric(self.tp), TENSOR_PARALLEL_SOURCE)
         count = SYNCS_PER_PASS * self.layer_calls
-        return [collective(link, phase, op, what, self.dtype, self.tensor_bytes, count) for phase, what in passes for op in ops]
+        out = [collective(link, phase, op, what, self.dtype, self.tensor_bytes, count) for phase, what in passes for op in ops]
+        if self.job.parallel.sequence_parallel:
+            # Only a rank's part of the inputs of attention and MLP is kept, so that backward gathers them once more.
+            out.append(collective(link, "backward", "all_gather", "saved inputs", self.dtype, self.tensor_bytes, count, overlapped=True))
+        return out
 
     def partitioned_activations(self) -> list[Collective]:
         zero = self.job.zero
