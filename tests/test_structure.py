@@ -133,7 +133,7 @@ def test_no_framework_is_known_by_name(file: Path) -> None:
 
 SPECS: dict[str, type[Spec]] = {"models": Model, "gpus": Gpu, "nodes": Node, "recipes": Recipe, "frameworks": Framework}
 PRESETS = [(kind, preset) for kind in presets.KINDS for preset in presets.names(kind)]
-AT_LEAST = {"models": 20, "gpus": 25, "nodes": 8, "recipes": 15, "frameworks": 1, "papers": 1}
+AT_LEAST = {"models": 20, "gpus": 25, "nodes": 8, "recipes": 15, "frameworks": 1, "families": 100, "papers": 1}
 
 
 @pytest.mark.parametrize(("kind", "preset"), PRESETS, ids=[f"{kind}-{preset}" for kind, preset in PRESETS])
@@ -189,8 +189,11 @@ FILE_ONLY = {
     "model.mlp_bias": "a detail of a family; follows from kind",
     "model.qk_norm": "a detail of a family",
     "model.dropout": "a detail of a family; follows from kind",
+    "model.family": "what a config.json says it is",
+    "model.stack": "an architecture written out, module by module; a config.json gives it",
+    "model.quantised": "what a config.json says of its checkpoint",
 }
-FROM_A_NAME = {"cluster.gpu", "framework", "recipe"}
+FROM_A_NAME = {"cluster.gpu", "framework", "recipe", "model.stack"}
 """Subtrees that a name or a TOML file stands for as a whole."""
 
 

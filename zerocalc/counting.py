@@ -30,15 +30,21 @@ def count_parameters(model: Model) -> Counts:
     if arch is None:
         raise ValueError("a bare number of parameters has no tensors to count: give an architecture")
     components = dict.fromkeys(COMPONENTS, 0)
-
-    def add(modules: tuple[Module, ...], times: int) -> None:
+    active = leaf = 0
+    for count, modules in ((1, arch.before), *arch.groups, (1, arch.after)):
         for module in modules:
-            components[module.component] += module.parameter_elements * times
-
-    add(arch.before, 1)
-    add(arch.layer, arch.layers)
-    add(arch.after, 1)
-    modules = (*arch.before, *arch.layer, *arch.after)
-    leaf = max(parameter.elements for module in modules for parameter in module.parameters)
+            components[module.component] += module.parameter_elements * count
+            active += module.active_elements * count
+            leaf = max(leaf, *_leaves(module).values(), 0)
     total = arch.parameters
-    return Counts(1, total, model.trainable or total, total, components, leaf, arch.layer_elements, model.assumed)
+    blocks = [amount for _, amount in arch.group_elements]
+    return Counts(1, total, model.trainable or total, active, components, leaf, max(blocks, default=0), model.assumed)
+
+
+def _leaves(module: Module) -> dict[str, int]:
+    """Elements by leaf module: a linear layer's weight and bias belong together, and so do experts kept in one tensor each for up and down."""
+    leaves: dict[str, int] = {}
+    for parameter in module.parameters:
+        leaf = parameter.name.rpartition(".")[0]
+        leaves[leaf] = leaves.get(leaf, 0) + parameter.elements
+    return leaves

@@ -56,7 +56,7 @@ def saved_tensors(plan: Plan, terms: tuple[Term, ...]) -> list[TensorShare]:
     """The tensors behind activation terms, one layer's, in the order in which they are saved."""
     arch = rank(plan.job).arch
     wanted = [t for t in terms if t.kind == "activations"]
-    if arch is None or not wanted:
+    if arch is None or not arch.saves or not wanted:
         return []
     recompute = plan.job.training.recompute
     components = {t.name.removesuffix(COMPONENT_SUFFIX) for t in wanted}

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 from pathlib import Path
 from typing import Any
 
-KINDS = ("models", "gpus", "nodes", "recipes", "frameworks", "papers")
+KINDS = ("models", "gpus", "nodes", "recipes", "frameworks", "families", "papers")
 
 LARGEST_FILE = 2_000_000
 """Bytes. A description of a job, a model or a preset is a few kilobytes; anything this large is another kind of file."""
@@ -37,6 +36,8 @@ def _natural(name: str) -> list[tuple[int, float, str]]:
 
 def nearest(wanted: str, known: list[str] | tuple[str, ...]) -> str:
     """A clause that names the known names closest to an unknown one, or how to list them all."""
+    import difflib
+
     lower = wanted.lower()
     starting = [name for name in known if lower and name.startswith(lower)]
     close = [*starting, *(name for name in difflib.get_close_matches(lower, known, n=3, cutoff=0.5) if name not in starting)][:3]

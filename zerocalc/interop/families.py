@@ -156,10 +156,12 @@ GUARDED = {
     "cross_attention_hidden_size": "cross-attention layers",
     "is_encoder_decoder": "encoders",
     "pruned_heads": "pruned heads",
-    "quantization_config": "quantised weights",
     "tie_encoder_decoder": "encoders",
 }
 """Keys that any config may hold and that mean, unless false, empty or null, tensors that are not counted yet."""
+
+WRITTEN_OUT = frozenset({"is_encoder_decoder", "tie_encoder_decoder"})
+"""Of those, what says nothing more where a family's file writes out the modules of a class."""
 
 SUSPECTS = {
     "expert": "experts",

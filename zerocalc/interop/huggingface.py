@@ -7,21 +7,27 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
 from pathlib import Path
 from typing import Any, NoReturn
 
 from pydantic import ValidationError
 
-from zerocalc.interop.families import BY_MODEL_TYPE, DERIVED, GUARDED, LAYER_TYPES, NEUTRAL, REQUIRED, SUSPECTS, Family, Key
-from zerocalc.presets import PresetError, parse_json, read_text
+from zerocalc.interop.expressions import ExpressionError
+from zerocalc.interop.families import BY_MODEL_TYPE, DERIVED, GUARDED, LAYER_TYPES, NEUTRAL, REQUIRED, SUSPECTS, WRITTEN_OUT, Family, Key
+from zerocalc.interop.family_file import FamilyFile, model_types
+from zerocalc.interop.family_file import find as find_family
+from zerocalc.presets import PresetError, nearest, parse_json, read_text
 from zerocalc.spec.base import explain
 from zerocalc.spec.model import Model
 from zerocalc.units import parse_fraction, parse_whole, shown
 
+QUANTISED = "quantization_config"
 BOOLEANS = frozenset({"tied_embeddings", "qkv_bias", "out_bias", "mlp_bias", "qk_norm"})
 _LISTED = 6
 """Unknown keys that a note names; the rest is counted."""
 _LONGEST_TITLE = 200
+_LONGEST_METHOD = 40
 _LONGEST_NUMBER = 1024
 """Bits; Python refuses to print some longer numbers at all."""
 
@@ -64,15 +70,21 @@ class _Reader:
         self.notes: list[str] = []
 
     def model(self, source: str) -> Model:
+        file = self.family_file()
+        if file is not None:
+            return self.written_out(file, source)
         family = self.family()
-        self.check_architecture(family)
-        self.check_guarded()
-        self.check_keys(family)
+        self.check_architecture(family.model_type, family.architectures)
+        known = family.neutral | family.dropouts.keys()
+        known |= {spelling for fact in family.fields.values() if isinstance(fact, Key) for spelling in fact.spellings}
+        self.check_guarded(frozenset())
+        self.check_keys(family.model_type, known, self.config)
         self.check_layer_types()
-        values: dict[str, Any] = {"kind": family.kind, "source": source, "title": self.title(family)}
+        values: dict[str, Any] = {"kind": family.kind, "source": source, "title": self.title(family.model_type)}
         for field, fact in family.fields.items():
             values[field] = self.value(field, fact, family) if isinstance(fact, Key) else fact
         values["dropout"] = self.dropout(family)
+        values["quantised"] = self.quantised()
         try:
             return Model.model_validate({**values, "assumed": tuple(self.notes)})
         except ValidationError as error:
@@ -80,6 +92,46 @@ class _Reader:
             blamed = family.fields.get(path.rsplit(".", 1)[-1])
             key = self.spelling(blamed) if isinstance(blamed, Key) else path
             raise PresetError(f"{self.name}: {key}: {text}") from None
+
+    def family_file(self) -> FamilyFile | None:
+        """The file of a family whose layers are written out, where ``model_type`` names one."""
+        wanted, classes = self.config.get("model_type"), self.config.get("architectures")
+        if not isinstance(wanted, str) or wanted in BY_MODEL_TYPE:
+            return None
+        return find_family(wanted, [c for c in classes if isinstance(c, str)] if isinstance(classes, list) else [])
+
+    def written_out(self, file: FamilyFile, source: str) -> Model:
+        """The model of a family's file, module by module."""
+        model_type = self.config["model_type"]
+        self.check_architecture(model_type, tuple(file.architectures))
+        known = file.known()
+        self.check_guarded(known | WRITTEN_OUT)
+        self.check_keys(model_type, known, self.config)
+        for key, value in self.config.items():
+            if isinstance(value, dict) and key in known and key not in NEUTRAL:
+                self.check_keys(model_type, known, value)
+        for key, what in file.refuse.items():
+            if self.config.get(key):
+                self.refuse(key, f"{what} not counted yet; give --params for the states alone")
+        try:
+            stack = file.stack(self.config)
+            values = {"stack": stack, "family": model_type, "source": source, "title": self.title(model_type), "quantised": self.quantised()}
+            model = Model.model_validate({**values, "assumed": (*self.notes, *file.notes)})
+        except ExpressionError as error:
+            raise PresetError(f"{self.name}: {error}") from None
+        except ValidationError as error:
+            raise PresetError(f"{self.name}: {' '.join(explain(error))}") from None
+        return model
+
+    def quantised(self) -> str | None:
+        """How the checkpoint's weights are quantised, if they are; the count is that of the model they were made from."""
+        table = self.config.get(QUANTISED)
+        if not table:
+            return None
+        method = table.get("quant_method") if isinstance(table, dict) else None
+        word = method if isinstance(method, str) and method.isidentifier() and len(method) <= _LONGEST_METHOD else "of an unnamed kind"
+        self.notes.append(f"{QUANTISED} ({word}): counted as the model before quantisation, as it is when all of it is trained")
+        return word
 
     def refuse(self, key: str, text: str) -> NoReturn:
         raise PresetError(f"{self.name}: {_word(key)}: {text}")
@@ -94,41 +146,41 @@ class _Reader:
         if wanted not in BY_MODEL_TYPE:
             missing = sorted({what for key, value in self.config.items() if value and (what := _suspicion(key))})
             why = f" ({', '.join(missing)} not counted)" if missing else ""
-            known = ", ".join(BY_MODEL_TYPE)
-            raise PresetError(f"{self.name}: model_type {shown(wanted)} is not known yet{why}; known: {known}; give --params for the states alone")
+            known = [*BY_MODEL_TYPE, *model_types()]
+            near = nearest(wanted, known)
+            raise PresetError(
+                f"{self.name}: model_type {shown(wanted)} is not known yet{why}{near}; {len(known)} are (zerocalc presets families); "
+                "give --params for the states alone"
+            )
         return BY_MODEL_TYPE[wanted]
 
-    def check_architecture(self, family: Family) -> None:
+    def check_architecture(self, model_type: str, architectures: tuple[str, ...]) -> None:
         """The class must be the family's causal language model: other heads have other tensors."""
-        named, ours = self.config.get("architectures"), family.architectures[0]
+        named, ours = self.config.get("architectures"), architectures[0]
         if named is None or named == []:
             self.notes.append(f"architectures is not given; counted as {ours}")
         elif not isinstance(named, list):
             self.refuse("architectures", f"{_spelled(named)} is not a list of names")
         else:
             for architecture in named:
-                if architecture not in family.architectures:
-                    self.refuse("architectures", f"{_spelled(architecture)} is not counted yet; of model_type {family.model_type} {ours} is")
+                if architecture not in architectures:
+                    self.refuse("architectures", f"{_spelled(architecture)} is not counted yet; of model_type {model_type} {ours} is")
         if self.config.get("auto_map"):
             self.notes.append(f"auto_map points to code of its own; counted as transformers' {ours}")
 
-    def check_guarded(self) -> None:
-        """Keys of any config that mean tensors of other kinds."""
+    def check_guarded(self, known: frozenset[str]) -> None:
+        """Keys of any config that mean tensors of other kinds, but for those a family's file knows."""
         for key, what in GUARDED.items():
-            if self.config.get(key):
+            if self.config.get(key) and key not in known:
                 self.refuse(key, f"{what} are not counted yet; give --params for the states alone")
 
-    def check_keys(self, family: Family) -> None:
+    def check_keys(self, model_type: str, known: AbstractSet[str], table: Mapping[str, Any]) -> None:
         """Keys this family does not know: refused where the name speaks of tensors, noted otherwise."""
-        known = NEUTRAL | GUARDED.keys() | family.neutral | family.dropouts.keys()
-        known |= {spelling for fact in family.fields.values() if isinstance(fact, Key) for spelling in fact.spellings}
-        unknown = [key for key in self.config if key not in known]
+        unknown = [key for key in table if key not in known and key not in NEUTRAL and key not in GUARDED and key != QUANTISED]
         for key in unknown:
             what = _suspicion(key)
-            if what and self.config[key]:
-                self.refuse(
-                    key, f"is not known for model_type {family.model_type}, and {what} are not counted yet; give --params for the states alone"
-                )
+            if what and table[key]:
+                self.refuse(key, f"is not known for model_type {model_type}, and {what} are not counted yet; give --params for the states alone")
         if unknown:
             more = f" and {len(unknown) - _LISTED} more" if len(unknown) > _LISTED else ""
             plural = "keys" if len(unknown) > 1 else "key"
@@ -205,12 +257,12 @@ class _Reader:
         except ValueError as error:
             self.refuse(key, str(error))
 
-    def title(self, family: Family) -> str:
+    def title(self, model_type: str) -> str:
         """What the config says it was loaded from, or its family."""
         given = self.config.get("_name_or_path")
         if isinstance(given, str) and given.strip() and given.isprintable() and len(given) <= _LONGEST_TITLE:
             return given.strip()
-        return family.model_type
+        return model_type
 
 
 def _suspicion(key: str) -> str | None:

@@ -19,7 +19,7 @@ AT_LOSS = span("loss", "loss")
 LOSS_DTYPE = "fp32"
 """The cross-entropy works on fp32 logits ([SP] §4.3)."""
 
-ASSUMPTION = "norms, activations and loss are fused kernels; their workspace is not counted"
+ASSUMPTION = "fused norms keep their input, MLPs what goes into each operation; gradients of activations and workspaces are not counted"
 FROZEN = "frozen parameters: activations counted as if all were trained"
 COMPONENT_SUFFIX = " activations"
 """A layer's activation terms are named by component."""
@@ -29,7 +29,7 @@ STAGES = "pipeline stages even: each counts embedding and logits"
 def activations(job: Job, rank: Rank) -> Block:
     """What one micro-batch keeps from forward for backward, times the micro-batches in flight; unknown without dimensions or length."""
     arch = rank.arch
-    if arch is None or not rank.tokens:
+    if arch is None or not arch.saves:
         return block((), ("activations", "logits"))
     in_flight = micro_batches_in_flight.function(pipeline_parallel=job.parallel.pp, micro_batches=job.training.accumulation)
     terms = _recomputed(job, arch, in_flight) if job.training.recompute == "full" else _kept(job, arch, in_flight)

@@ -54,7 +54,7 @@ def gathered(rank: Rank, stage: int, *, gather_dtype: str, units_in_flight: int)
         return EMPTY
     terms: list[Term] = []
     size = DTYPE_BYTES[gather_dtype]
-    tied = rank.arch is not None and bool(rank.arch.model.tied_embeddings)
+    tied = rank.arch is not None and rank.arch.tied
     layers = 0
     for unit in rank.units:
         if not unit.known:

@@ -51,12 +51,17 @@ SavedRow: TypeAlias = tuple[str, str, int, tuple[int, ...], bool]
 
 @record
 class Module:
-    """One module of the architecture; ``component`` is where its parameters and activations are counted."""
+    """One module of the architecture; ``component`` is where its parameters and activations are counted.
+
+    A token passes through ``used`` of its ``experts`` equal parts; both are 1 but for routed experts.
+    """
 
     name: str
     component: Component
     parameter_rows: tuple[ParameterRow, ...]
-    saved_rows: tuple[SavedRow, ...]
+    saved_rows: tuple[SavedRow, ...] = ()
+    used: int = 1
+    experts: int = 1
 
     @property
     def parameters(self) -> tuple[Parameter, ...]:
@@ -73,6 +78,11 @@ class Module:
     def parameter_elements(self) -> int:
         """Elements of all its parameters."""
         return sum([math.prod(shape) for _, shape, _ in self.parameter_rows])
+
+    @property
+    def active_elements(self) -> int:
+        """Elements that one token passes through."""
+        return self.parameter_elements * self.used // self.experts
 
     def kept_bytes(self, selective: bool) -> int:
         """Bytes saved for one micro-batch, less what selective recomputation rebuilds."""
@@ -117,3 +127,9 @@ def layout(job: Job, seq: int) -> Layout:
 def saved_bytes(rows: Iterable[SavedRow]) -> list[int]:
     """Bytes of saved tensors: the elements of the shape, divided, the division rounded up."""
     return [-(-math.prod(shape) * DTYPE_BYTES[dtype] // divisor) for _, dtype, divisor, shape, _ in rows]
+
+
+def linear(name: str, out: int, inner: int, *, bias: bool = False, transposed: bool = False) -> tuple[ParameterRow, ...]:
+    """The tensors of a linear layer: a weight of (out, inner), or (inner, out) where an implementation keeps it transposed, and a bias."""
+    weight: ParameterRow = (f"{name}.weight", (inner, out) if transposed else (out, inner), True)
+    return (weight, (f"{name}.bias", (out,), False)) if bias else (weight,)

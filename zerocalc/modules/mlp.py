@@ -1,7 +1,7 @@
 """The MLP: plain (two matrices and GELU) or gated (three matrices and SwiGLU)."""
 
 from zerocalc.modules.attention import MASK
-from zerocalc.modules.base import Layout, Module, ParameterRow, SavedRow
+from zerocalc.modules.base import Layout, Module, ParameterRow, SavedRow, linear
 from zerocalc.spec.model import Dimensions, Model
 
 PLAIN_INNER = ("gelu input", "down input")
@@ -11,16 +11,20 @@ GATED_INNER = ("gate", "up", "activated gate", "down input")
 
 def mlp(model: Model, d: Dimensions, run: Layout | None) -> Module:
     """The MLP from its input to the residual addition; with a layout, also what it saves for backward."""
-    return Module("mlp", "mlp", _parameters(model, d), _saved(model, d, run) if run else ())
+    rows = matrices(hidden=d.hidden, ffn=d.ffn, gated=model.kind == "llama", bias=bool(model.mlp_bias))
+    return Module("mlp", "mlp", rows, _saved(model, d, run) if run else ())
 
 
-def _parameters(model: Model, d: Dimensions) -> tuple[ParameterRow, ...]:
-    weights: list[ParameterRow] = [("mlp.up.weight", (d.ffn, d.hidden), True), ("mlp.down.weight", (d.hidden, d.ffn), True)]
-    biases: list[ParameterRow] = [("mlp.up.bias", (d.ffn,), False), ("mlp.down.bias", (d.hidden,), False)]
-    if model.kind == "llama":
-        weights.append(("mlp.gate.weight", (d.ffn, d.hidden), True))
-        biases.append(("mlp.gate.bias", (d.ffn,), False))
-    return tuple(weights + biases if model.mlp_bias else weights)
+def matrices(
+    *, hidden: int, ffn: int, gated: bool = True, bias: bool = False, down_bias: bool | None = None, fused: bool = False, transposed: bool = False,
+    out: int | None = None,
+) -> tuple[ParameterRow, ...]:  # fmt: skip
+    """The tensors of an MLP: two matrices, or three when gated; ``fused`` makes one tensor of gate and up."""
+    inner = 2 * ffn if gated and fused else ffn
+    rows = linear("mlp.up", inner, hidden, bias=bias, transposed=transposed)
+    if gated and not fused:
+        rows += linear("mlp.gate", ffn, hidden, bias=bias, transposed=transposed)
+    return rows + linear("mlp.down", out or hidden, ffn, bias=bias if down_bias is None else down_bias, transposed=transposed)
 
 
 def _saved(model: Model, d: Dimensions, run: Layout) -> tuple[SavedRow, ...]:

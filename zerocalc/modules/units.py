@@ -24,9 +24,10 @@ class Unit:
 
 
 def units(job: Job, arch: Architecture | None, rank_parameters: int) -> tuple[Unit, ...]:
-    """The units of one rank, in the order of the forward pass; their elements sum to the rank's parameters where it is split evenly.
+    """The units of one rank; their elements sum to the rank's parameters where it is split evenly.
 
-    A tied head is one unit with the embedding and stays gathered from the start of forward to the end of backward.
+    Layers that differ come largest first, since the largest ones decide what gathers hold. A tied head is one unit with the embedding
+    and stays gathered from the start of forward to the end of backward.
     """
     if arch is None:
         blocks = job.model.blocks
@@ -35,8 +36,9 @@ def units(job: Job, arch: Architecture | None, rank_parameters: int) -> tuple[Un
         return _cut("block", "layer", rank_parameters, min(blocks, rank_parameters))
     parallel = job.parallel
     split = parallel.tp * parallel.pp
-    stage_layers = ceil_div(arch.layers * arch.layer_elements, split)
-    layers = _cut("layer", "layer", stage_layers, ceil_div(arch.layers, parallel.pp))
+    layers: tuple[Unit, ...] = ()
+    for count, amount in sorted(arch.group_elements, key=lambda group: -group[1]):
+        layers += _cut("layer", "layer", ceil_div(count * amount, split), ceil_div(count, parallel.pp))
     return (
         Unit("embedding", "embedding", ceil_div(arch.before_elements, split), 1),
         *layers,

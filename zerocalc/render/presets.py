@@ -15,6 +15,7 @@ FIGURES: dict[str, tuple[str, ...]] = {
     "nodes": ("gpus", "gpu", "network_bytes_per_second"),
     "recipes": ("title",),
     "frameworks": ("title",),
+    "families": ("title",),
     "papers": ("title",),
 }
 """What a list shows of each preset."""

@@ -82,6 +82,8 @@ class Job(Spec):
         self._check_degrees()
         self._check_stages()
         self._check_activations()
+        if self.model.quantised and self.model.trainable:
+            raise FieldError("model.trainable", f"a frozen base in {self.model.quantised} is not counted yet; without it the whole model is trained")
         if self.model.is_bare and any(row.of == "factored" for row in self.recipe.rows):
             raise FieldError("recipe", f"{self.recipe.name} keeps a sum per row and column of each matrix: give the architecture, not just params")
         return self
@@ -96,10 +98,11 @@ class Job(Spec):
             nearby = f"{lower} or {lower + self.model_parallel}" if lower else f"{self.model_parallel}"
             raise FieldError("cluster.gpus", f"{gpus} is not divisible by tp·pp·cp = {p.tp}·{p.pp}·{p.cp} = {self.model_parallel}; {nearby} would be")
         m = self.model
-        if m.heads and m.heads % p.tp:
-            raise FieldError("parallel.tp", f"{p.tp} does not divide the {m.heads} heads")
-        if m.layers and p.pp > m.layers:
-            raise FieldError("parallel.pp", f"{p.pp} stages are more than the {m.layers} layers")
+        for heads in m.head_counts:
+            if heads % p.tp:
+                raise FieldError("parallel.tp", f"{p.tp} does not divide the {heads} heads")
+        if m.layer_count and p.pp > m.layer_count:
+            raise FieldError("parallel.pp", f"{p.pp} stages are more than the {m.layer_count} layers")
         if self.training.seq and p.cp > self.training.seq:
             raise FieldError("parallel.cp", f"{p.cp} is more than the {self.training.seq} tokens of a sequence")
 

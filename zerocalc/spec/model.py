@@ -2,14 +2,35 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import Field, StrictBool, model_validator
+from pydantic import BeforeValidator, Field, StrictBool, ValidationError, model_validator
 
-from zerocalc.spec.base import FieldError, Spec
+from zerocalc.spec.base import FieldError, Spec, explain
 from zerocalc.units import Count, Fraction, Whole
 
 ModelKind = Literal["gpt2", "llama"]
+
+
+def _read_stack(value: Any) -> Any:
+    """A written-out architecture, validated on its own: most jobs have none, and their start should not pay for its classes."""
+    if value is None:
+        return None
+    from zerocalc.spec.stack import Stack
+
+    try:
+        return Stack.model_validate(value)
+    except ValidationError as error:
+        path, text = explain(error)
+        raise FieldError(path if path.startswith("model.") else f"model.stack.{path}", text) from None
+
+
+if TYPE_CHECKING:
+    from zerocalc.spec.stack import Stack
+
+    OptionalStack = Stack | None
+else:
+    OptionalStack = Annotated[Any, BeforeValidator(_read_stack)]
 
 GPT2_DROPOUT = 0.1
 """GPT-2's residual, embedding and attention dropout (openai/gpt-2; config.json of the gpt2 checkpoints)."""
@@ -53,6 +74,10 @@ class Model(Spec):
     qk_norm: StrictBool | None = None
     dropout: Fraction | None = None
 
+    family: Annotated[str, Field(max_length=100)] | None = None
+    stack: OptionalStack = None
+    quantised: Annotated[str, Field(max_length=100)] | None = None
+
     assumed: tuple[str, ...] = ()
     """What had to be filled in, in words; kept with the model so that a saved job says it again."""
 
@@ -61,6 +86,18 @@ class Model(Spec):
         """Whether only the number of parameters is known."""
         return self.params is not None
 
+    @property
+    def head_counts(self) -> tuple[int, ...]:
+        """Numbers of attention heads in the model, each once; none for a bare number of parameters."""
+        if self.stack is None:
+            return (self.heads,) if self.heads else ()
+        return tuple(sorted({int(m.values["heads"]) for group in self.stack.groups for m in group.modules if m.values.get("heads")}))
+
+    @property
+    def layer_count(self) -> int | None:
+        """Layers of the model, if it has any that are known."""
+        return self.layers if self.stack is None else sum(group.count for group in self.stack.groups)
+
     @model_validator(mode="before")
     @classmethod
     def _fill(cls, data: Any) -> Any:
@@ -68,7 +105,7 @@ class Model(Spec):
         if not isinstance(data, dict):
             return data
         given = {key for key in DIMENSIONS if data.get(key) is not None}
-        if data.get("params") is not None or not given:
+        if data.get("params") is not None or data.get("stack") is not None or not given:
             return data
         return {**data, **_filled(data)}
 
@@ -76,6 +113,9 @@ class Model(Spec):
     def _check(self) -> Model:
         if self.params is not None:
             self._check_bare(self.params)
+            return self
+        if self.stack is not None:
+            self._check_stack()
             return self
         missing = [name for name in REQUIRED if getattr(self, name) is None]
         if len(missing) == len(REQUIRED):
@@ -87,8 +127,15 @@ class Model(Spec):
         self._check_shape()
         return self
 
+    def _check_stack(self) -> None:
+        set_too = [name for name in (*DIMENSIONS, "blocks") if getattr(self, name) is not None]
+        if set_too:
+            raise FieldError(
+                f"model.{set_too[0]}", f"contradicts the architecture that is written out (family {self.family or 'none'}): change its config instead"
+            )
+
     def _check_bare(self, params: int) -> None:
-        set_too = [name for name in DIMENSIONS if getattr(self, name) is not None]
+        set_too = [name for name in (*DIMENSIONS, "stack") if getattr(self, name) is not None]
         if set_too:
             raise FieldError(
                 "model.params", f"contradicts the architecture ({set_too[0]} …): give the number of parameters or the architecture, not both"
@@ -148,7 +195,7 @@ def _filled(data: dict[str, Any]) -> dict[str, Any]:
     for bias in ("qkv_bias", "out_bias", "mlp_bias"):
         fill(bias, not llama)
     fill("qk_norm", False)
-    fill("dropout", 0.0 if llama else GPT2_DROPOUT)
+    fill("dropout", 0.0 if llama else GPT2_DROPOUT, None if llama else f"dropout {GPT2_DROPOUT} and biases everywhere (GPT-2's)")
     if assumed and not data.get("title"):
         out["assumed"] = (*data.get("assumed", ()), *assumed)
     return out

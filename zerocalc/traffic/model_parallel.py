@@ -17,7 +17,7 @@ SYNCS_PER_PASS = 2
 
 def model_parallel(job: Job, rank: Rank) -> list[Collective]:
     """What tensor- and pipeline-parallel ranks send, and what P_a adds; nothing while the sequence length is unknown."""
-    if rank.arch is None or not rank.tokens:
+    if rank.arch is None or not rank.arch.saves:
         return []
     parallel = job.parallel
     if parallel.tp == parallel.pp == 1:

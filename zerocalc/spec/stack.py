@@ -1,0 +1,68 @@
+"""An architecture written out: which modules stand before, in and after the layers, with the sizes of each."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, StrictBool, model_validator
+
+from zerocalc.spec.base import FieldError, Spec
+from zerocalc.units import Whole
+
+ModuleType = Literal["embedding", "head", "norm", "attention", "mla", "mlp", "moe", "tensors"]
+ComponentName = Literal["embedding", "head", "attention", "mlp", "experts", "norms", "other"]
+
+Size = Annotated[int, Field(ge=0, le=10**12, strict=True)]
+
+
+SIZES: dict[str, tuple[str, ...]] = {
+    "norm": ("dim",),
+    "embedding": ("vocab", "dim"),
+    "head": ("vocab", "dim"),
+    "attention": ("hidden", "heads", "kv_heads", "head_dim"),
+    "mla": ("hidden", "heads", "kv_lora_rank", "nope_dim", "rope_dim", "value_dim"),
+    "mlp": ("hidden", "ffn"),
+    "moe": ("hidden", "experts", "top_k", "ffn"),
+    "tensors": (),
+}
+"""The sizes without which a module of a type has no tensors."""
+WORDS: dict[str, tuple[str, ...]] = {"qk_norm": ("none", "head", "full", "heads"), "layout": ("fused", "transposed", "each")}
+"""The values that are words, and the words they can be."""
+
+
+class ModuleSpec(Spec):
+    """One module: its type, and the sizes and switches that its type reads; ``tensors`` spells out shapes where the type is that."""
+
+    type: ModuleType
+    name: Annotated[str, Field(max_length=100)]
+    component: ComponentName | None = None
+    values: dict[str, Size | StrictBool | str] = Field(default_factory=dict)
+    tensors: dict[str, tuple[Size, ...]] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _check(self) -> ModuleSpec:
+        for key in SIZES[self.type]:
+            value = self.values.get(key)
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                raise FieldError("model.stack", f"{self.type} {self.name}: {key} is {'missing' if value is None else f'{value!r}, not at least 1'}")
+        for key, value in self.values.items():
+            if isinstance(value, str) and value not in WORDS.get(key, ()):
+                raise FieldError("model.stack", f"{self.type} {self.name}: {key} is {value!r}, not {' or '.join(WORDS.get(key, ('a number',)))}")
+            if key in WORDS and not isinstance(value, str):
+                raise FieldError("model.stack", f"{self.type} {self.name}: {key} is {value!r}, not {' or '.join(WORDS[key])}")
+        return self
+
+
+class Group(Spec):
+    """Layers that are alike: ``count`` of them, each with these modules."""
+
+    count: Whole
+    modules: tuple[ModuleSpec, ...]
+
+
+class Stack(Spec):
+    """The modules of a whole model in the order of the forward pass."""
+
+    before: tuple[ModuleSpec, ...] = ()
+    groups: tuple[Group, ...] = ()
+    after: tuple[ModuleSpec, ...] = ()
