@@ -6,7 +6,7 @@ from zerocalc.estimator import estimate_with_assumptions
 from zerocalc.ledger import DYNAMIC_KINDS
 from zerocalc.results import SCHEMA_VERSION, Estimate, Plan, Recommendation, Verdict
 from zerocalc.spec.job import Job
-from zerocalc.units import format_count, format_gib
+from zerocalc.units import GB, figure, format_count, format_gib
 
 EVEN_SPLIT = "even split: tensor and pipeline parallelism divide states evenly"
 
@@ -25,11 +25,7 @@ def display_name(name: str) -> str:
 def plan(job: Job) -> Plan:
     """All stages asked for, side by side, with a verdict and a recommendation where the GPU's memory is known."""
     candidates: list[Estimate] = []
-    assumptions = list(job.model.assumed)
-    if job.parallel.tp * job.parallel.pp > 1:
-        assumptions.append(EVEN_SPLIT)
-    if job.parallel.cp > 1:
-        assumptions.append(EVEN_TOKENS)
+    assumptions = [*job.model.assumed, *_assumed(job)]
     for stage in job.stages:
         candidate, rests_on = estimate_with_assumptions(job, stage)
         candidates.append(candidate)
@@ -44,6 +40,27 @@ def plan(job: Job) -> Plan:
         notes=tuple(_notes(job, candidates)),
         suggestions=tuple(suggestions(job, candidates)),
     )
+
+
+def _assumed(job: Job) -> list[str]:
+    """What the job's own choices and defaults come to, where an answer rests on them."""
+    zero, parallel, cluster = job.zero, job.parallel, job.cluster
+    out = []
+    if parallel.tp * parallel.pp > 1:
+        out.append(EVEN_SPLIT)
+    if parallel.cp > 1:
+        out.append(EVEN_TOKENS)
+    if job.dp > 1:
+        if zero.buffers == "constant":
+            sizes = dict.fromkeys((zero.reduce_bucket_size, zero.allgather_bucket_size))
+            out.append(f"C_B: buckets of up to {' and '.join(f'{size:,}' for size in sizes)} elements")
+        if 3 in job.stages and not (job.model.is_bare and job.model.blocks is None):
+            out.append(f"stage 3 holds {job.framework.units_in_flight} layers gathered, beside the embedding or head in use")
+        if zero.gather == "broadcast" and not job.model.is_bare:
+            out.append("every owner of broadcast blocks holds an equal share of the parameters")
+    if cluster.gpus > cluster.gpus_per_node:
+        out.append(f"nodes of {cluster.gpus_per_node} GPUs")
+    return out
 
 
 def _verdict(candidates: list[Estimate]) -> Verdict:
@@ -92,9 +109,10 @@ def _compared(other: Estimate, chosen: Estimate) -> str:
     """Another candidate that would do, in memory and traffic relative to the chosen one."""
     saved = chosen.memory.gpu.reserved_bytes - other.memory.gpu.reserved_bytes
     sent, base = other.communication.sent_bytes_per_gpu, chosen.communication.sent_bytes_per_gpu
-    traffic = "the same traffic" if sent == base else f"{sent / base:.3g}× its traffic" if base else "traffic that it has none of"
-    memory = f"frees {format_gib(saved)} more" if saved > 0 else f"takes {format_gib(-saved)} more" if saved < 0 else "takes as much"
-    return f"{display_name(other.name)} {memory} for {traffic}"
+    traffic = "as many bytes" if sent == base else f"{figure(sent, GB)} GB instead of {figure(base, GB)}"
+    known = " of what is known" if other.memory.gpu.unknown else ""
+    memory = f"frees {format_gib(saved)} more{known}" if saved > 0 else f"takes {format_gib(-saved)} more{known}" if saved < 0 else "takes as much"
+    return f"{display_name(other.name)} {memory} and sends {traffic} a step"
 
 
 def _notes(job: Job, candidates: list[Estimate]) -> list[str]:
@@ -104,6 +122,8 @@ def _notes(job: Job, candidates: list[Estimate]) -> list[str]:
         notes.append(f"unknown: {', '.join(unknown)}. {_how_to_know(job)}")
     if job.cluster.gpu is not None and job.cluster.usable_bytes is None:
         notes.append(f"usable memory of {job.cluster.gpu.title} is not known; --gpu-memory 80GiB says what it is")
+    elif job.cluster.usable_bytes is None:
+        notes.append("what fits is unknown: --gpu h100-80g or --gpu-memory 80GiB says what there is")
     if job.parallel.cp > 1:
         notes.append("context parallelism's exchange of keys and values is not in the traffic")
     if job.parallel.tp > 1 and not job.training.seq:
@@ -122,6 +142,8 @@ def _notes(job: Job, candidates: list[Estimate]) -> list[str]:
 def _how_to_know(job: Job) -> str:
     if job.model.is_bare:
         return "Give --model, or --layers --hidden --heads, and --seq"
+    if job.model.stack is not None:
+        return f"What the layers of {job.model.family or 'this architecture'} save is not counted yet"
     return "Give --seq"
 
 

@@ -17,7 +17,6 @@ from typer.core import TyperCommand, TyperGroup
 from zerocalc import __version__
 from zerocalc.cli.errors import UserError
 from zerocalc.cli.flags import FLAG_OF_PATH
-from zerocalc.spec.base import FieldError
 
 COMMANDS = ("plan", "explain", "step", "params", "paper", "presets")
 INTERRUPTED = 130
@@ -106,9 +105,8 @@ def run(arguments: list[str]) -> int:
     """Run one command line and give its exit status."""
     try:
         return app(arguments or ["--help"], prog_name="zerocalc", standalone_mode=False) or 0
-    except (UserError, FieldError) as error:
-        label = f"{FLAG_OF_PATH.get(error.path, error.path)}: " if isinstance(error, FieldError) else ""
-        return _refuse(f"{label}{error}")
+    except (UserError, ValueError) as error:
+        return _refuse(_worded(error))
     except SystemExit:  # typer's answer to a closed pipe, and to nothing else: commands return their status
         return _unwritable(BrokenPipeError())
     except OSError as error:  # files are read elsewhere, and their errors worded there
@@ -117,6 +115,17 @@ def run(arguments: list[str]) -> int:
         return INTERRUPTED
     except typer.TyperException as error:
         return _refuse(error.format_message().rstrip("."))
+
+
+def _worded(error: Exception) -> str:
+    """What to say of bad input; of a contradiction found beyond validation, with the field named by its flag. Any other error is a fault of ours."""
+    if isinstance(error, UserError):
+        return str(error)
+    from zerocalc.spec.base import FieldError
+
+    if not isinstance(error, FieldError):
+        raise error
+    return f"{FLAG_OF_PATH.get(error.path, error.path)}: {error}"
 
 
 def _refuse(text: str) -> int:

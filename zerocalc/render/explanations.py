@@ -66,6 +66,9 @@ def _memory(plan: Plan, explanation: Explanation, whole: bool) -> list[Renderabl
         alive = [t.bytes for t in gpu.terms if gpu.peak_moment in t.moments and t.kind != "fragmentation"]
         lines.append(_sum("model states", [t.bytes for t in gpu.terms if t.kind in STATE_KINDS]))
         lines.append(_sum(f"peak, at {gpu.peak_moment}", alive))
+        lost = [t.bytes for t in gpu.terms if t.kind == "fragmentation"]
+        if lost:
+            lines.append(_sum("with fragmentation", [gpu.peak_bytes, *lost]))
         if gpu.unknown:
             lines.append(Text(f"unknown, and in no sum: {', '.join(gpu.unknown)}", "yellow"))
     return lines

@@ -102,7 +102,23 @@ def header(job: Job, parameters: int) -> list[str]:
         )
     elif t.accumulation > 1:
         lines.append(f"accumulation {t.accumulation}")
-    return lines
+    choices = _choices(job)
+    return [*lines, ", ".join(choices)] if choices else lines
+
+
+def _choices(job: Job) -> list[str]:
+    """What was chosen among ZeRO's options and is not the default, as its flags are spelled."""
+    out = [f"{job.model.blocks} blocks"] if job.model.blocks else []
+    if job.parallel.sequence_parallel:
+        out.append("sequence-parallel")
+    for name, field in type(job.zero).model_fields.items():
+        value = getattr(job.zero, name)
+        if name != "stage" and value != field.default:
+            word = name.replace("_", "-")
+            out.append(
+                word if value is True else f"no-{word}" if value is False else f"{word} {value:,}" if isinstance(value, int) else f"{word} {value}"
+            )
+    return out
 
 
 def memory_rows(plan: Plan) -> tuple[list[Row], str]:
