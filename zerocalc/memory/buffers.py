@@ -77,7 +77,7 @@ def runtime(gpu: Gpu | None) -> Block:
     """What the device's runtime holds before the first tensor, where the GPU's preset knows it."""
     if gpu is None or not gpu.runtime_bytes:
         return EMPTY
-    note = f"device runtime {gpu.runtime_bytes / 2**30:.2f} GiB" + (f" ({gpu.runtime_note})" if gpu.runtime_note else "")
+    note = gpu.runtime_words
     return block((term("device runtime", "runtime", MOMENTS, runtime_bytes, note, runtime_bytes=gpu.runtime_bytes),), (), (note,))
 
 

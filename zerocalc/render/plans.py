@@ -15,7 +15,7 @@ from zerocalc.render.console import SHORT_MOMENT, columns, emit, labelled
 from zerocalc.results import Estimate, Plan
 from zerocalc.spec.job import Job
 from zerocalc.spec.recipe import DTYPE_BYTES
-from zerocalc.units import byte_unit, figure, format_gib
+from zerocalc.units import GIB, byte_unit, figure, format_gib
 
 UNKNOWN = "unknown"
 
@@ -65,10 +65,8 @@ def verdict(plan: Plan) -> Text:
         name = display_name(chosen.name)
         if chosen.fits:
             spare = format_gib(usable - gpu.reserved_bytes)
-            return Text(
-                f"{name} fits: {figure(gpu.reserved_bytes, 2**30)} of {format_gib(usable)}, {spare} to spare. {_traffic(chosen)}", "bold green"
-            )
-        known = f"{figure(gpu.reserved_bytes, 2**30)} of {format_gib(usable)}"
+            return Text(f"{name} fits: {figure(gpu.reserved_bytes, GIB)} of {format_gib(usable)}, {spare} to spare. {_traffic(chosen)}", "bold green")
+        known = f"{figure(gpu.reserved_bytes, GIB)} of {format_gib(usable)}"
         return Text(f"{name} may fit: {known} without {', '.join(gpu.unknown)}. {_traffic(chosen)}", "bold yellow")
     best = min(plan.candidates, key=lambda c: c.memory.gpu.reserved_bytes)
     lacking = max(best.memory.gpu.reserved_bytes, best.memory.gpu.states_bytes) - usable

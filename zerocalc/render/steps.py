@@ -13,7 +13,7 @@ from zerocalc.render.console import console, emit, labelled
 from zerocalc.render.plans import header, parameters_of
 from zerocalc.results import Estimate, Plan
 from zerocalc.schedule import Collective
-from zerocalc.units import byte_unit, figure
+from zerocalc.units import GB, byte_unit, figure
 from zerocalc.walk import QUESTIONS, TITLES, Holding, Instant, gathered, holdings, moved, unknown_gathers, walk
 
 NARROWEST_COLUMN = 26
@@ -82,7 +82,7 @@ def _sends(collectives: tuple[Collective, ...]) -> Text:
         key = (c.op, c.what, c.group)
         calls, sent = sums.get(key, (0, 0))
         sums[key] = calls + c.count, sent + c.sent_bytes
-    lines = [f"{op} {what} ({group}) ×{calls:,}: {figure(sent, 10**9)}" for (op, what, group), (calls, sent) in sums.items()]
+    lines = [f"{op} {what} ({group}) ×{calls:,}: {figure(sent, GB)}" for (op, what, group), (calls, sent) in sums.items()]
     return Text("\n".join(lines) or "-")
 
 
@@ -120,9 +120,7 @@ def _gradients(candidate: Estimate, unit: str, size: int) -> str:
     count = sum(c.count for c in calls)
     hidden = "while backward goes on" if all(c.overlapped for c in calls) else "after backward"
     fate = "every GPU keeps the sums" if kept.parts == 1 else "each GPU keeps the sums of its part and frees the rest"
-    return (
-        f"{made}; {calls[0].op} adds them up {hidden} ({_count(count, 'call')}, {figure(sent, 10**9)} GB sent); {fate}: {_share(kept, unit, size)}."
-    )
+    return f"{made}; {calls[0].op} adds them up {hidden} ({_count(count, 'call')}, {figure(sent, GB)} GB sent); {fate}: {_share(kept, unit, size)}."
 
 
 def _update(candidate: Estimate, unit: str, size: int) -> str:
@@ -139,6 +137,6 @@ def _update(candidate: Estimate, unit: str, size: int) -> str:
     text = f"Each GPU updates its 1/{parts:,} of the parameters with its share of the optimizer states"
     calls = moved(candidate, "step", "weights")
     if calls:
-        sent = figure(sum(c.sent_bytes for c in calls), 10**9)
+        sent = figure(sum(c.sent_bytes for c in calls), GB)
         return f"{text}; then {calls[0].op} gives every GPU all new weights ({sent} GB sent)."
     return f"{text}; nobody holds the rest, so nothing is sent: the next forward gathers the new weights."

@@ -1,7 +1,5 @@
 """What all parts of a Job share: frozen pydantic models, errors that name a field, names that stand for presets."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,14 +1,12 @@
 """The machine: how many GPUs, of which kind, and how they are divided among forms of parallelism."""
 
-from __future__ import annotations
-
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, StrictBool, model_validator
 
 from zerocalc import presets
 from zerocalc.spec.base import FieldError, Spec, from_preset
-from zerocalc.units import Bytes, Capacity, Flops, Rate, Whole
+from zerocalc.units import Bytes, Capacity, Flops, Rate, Whole, format_gib
 
 DEFAULT_GPUS_PER_NODE = 8
 """DGX A100, DGX H100, HGX and the large clouds' nodes; see presets/nodes."""
@@ -28,6 +26,11 @@ class Gpu(Spec):
     runtime_bytes: Bytes | None = None
     runtime_note: Annotated[str, Field(max_length=500)] | None = None
     note: Annotated[str, Field(max_length=500)] | None = None
+
+    @property
+    def runtime_words(self) -> str:
+        """What the device's runtime is taken to hold, and on what ground."""
+        return f"device runtime {format_gib(self.runtime_bytes or 0)}" + (f" ({self.runtime_note})" if self.runtime_note else "")
 
 
 class Node(Spec):
@@ -82,7 +85,7 @@ class Parallel(Spec):
     sequence_parallel: StrictBool = False
 
     @model_validator(mode="after")
-    def _check(self) -> Parallel:
+    def _check(self) -> Self:
         if self.sequence_parallel and self.tp == 1:
             raise FieldError("parallel.sequence_parallel", "splits what tensor parallelism replicates: it needs tp above 1")
         return self

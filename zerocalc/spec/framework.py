@@ -1,8 +1,6 @@
 """The framework: how states are sharded, gathered and reduced, as data."""
 
-from __future__ import annotations
-
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -36,7 +34,7 @@ class Framework(Spec):
     stages: Annotated[tuple[FrameworkStage, ...], Field(min_length=1, max_length=4)]
 
     @model_validator(mode="after")
-    def _check(self) -> Framework:
+    def _check(self) -> Self:
         numbers = [stage.stage for stage in self.stages]
         if numbers != sorted(set(numbers)):
             raise FieldError("framework.stages", "are not in rising order, each once")

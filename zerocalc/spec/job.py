@@ -1,8 +1,6 @@
 """The job: all that a user describes, and the checks that cross its parts."""
 
-from __future__ import annotations
-
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
 from pydantic import Field, model_validator
 
@@ -78,7 +76,7 @@ class Job(Spec):
         return self.zero.reduce_dtype or self.recipe.gradient_dtype
 
     @model_validator(mode="after")
-    def _check(self) -> Job:
+    def _check(self) -> Self:
         self._check_degrees()
         self._check_stages()
         self._check_activations()

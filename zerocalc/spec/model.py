@@ -1,8 +1,6 @@
 """The model: a bare number of parameters Ψ, or the dimensions of a decoder from which everything is counted."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, StrictBool, ValidationError, model_validator
 
@@ -110,7 +108,7 @@ class Model(Spec):
         return {**data, **_filled(data)}
 
     @model_validator(mode="after")
-    def _check(self) -> Model:
+    def _check(self) -> Self:
         if self.params is not None:
             self._check_bare(self.params)
             return self

@@ -1,8 +1,6 @@
 """The recipe: which state rows a parameter has, in which dtype, and from which ZeRO stage each is sharded."""
 
-from __future__ import annotations
-
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -45,7 +43,7 @@ class Recipe(Spec):
     rows: Annotated[tuple[StateRow, ...], Field(min_length=1, max_length=20)]
 
     @model_validator(mode="after")
-    def _check(self) -> Recipe:
+    def _check(self) -> Self:
         kinds = {row.kind for row in self.rows}
         for kind in ("weights", "gradients"):
             if kind not in kinds:

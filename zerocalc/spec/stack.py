@@ -1,8 +1,6 @@
 """An architecture written out: which modules stand before, in and after the layers, with the sizes of each."""
 
-from __future__ import annotations
-
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, StrictBool, model_validator
 
@@ -40,7 +38,7 @@ class ModuleSpec(Spec):
     tensors: dict[str, tuple[Size, ...]] = Field(default_factory=dict)
 
     @model_validator(mode="after")
-    def _check(self) -> ModuleSpec:
+    def _check(self) -> Self:
         for key in SIZES[self.type]:
             value = self.values.get(key)
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:

@@ -1,7 +1,5 @@
 """How a batch is run: sequence length, micro-batches, recomputation, attention kernel."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 from zerocalc.spec.base import Spec

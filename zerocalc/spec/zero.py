@@ -1,8 +1,6 @@
 """ZeRO-DP and ZeRO-R: the stage, how gradients and weights travel, buffers, partitioned activations, fragmentation."""
 
-from __future__ import annotations
-
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 from pydantic import StrictBool, field_validator, model_validator
 
@@ -55,7 +53,7 @@ class Zero(Spec):
         return tuple(sorted(set(stages)))
 
     @model_validator(mode="after")
-    def _check(self) -> Zero:
+    def _check(self) -> Self:
         if self.cpu_checkpointing and not self.partition_activations:
             raise FieldError("zero.cpu_checkpointing", "moves partitioned activations to the host: it needs partition_activations too")
         if self.fragmentation is not None and self.defragment and self.fragmentation > 0:
