@@ -43,9 +43,10 @@ def emit(*renderables: RenderableType) -> None:
 def columns(*headings: str, first: str = "") -> Table:
     """A table without lines: a first column of labels, then right-aligned figures."""
     table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1), header_style="bold")
-    table.add_column(first, justify="left", no_wrap=True, overflow="ellipsis")
+    # Where a terminal is too narrow, figures go on in the next line: cut off they would read as others.
+    table.add_column(first, justify="left", overflow="fold")
     for heading in headings:
-        table.add_column(heading, justify="right", no_wrap=True)
+        table.add_column(heading, justify="right", overflow="fold")
     return table
 
 
