@@ -51,7 +51,7 @@ def load(kind: str, name: str) -> dict[str, Any]:
     """
     if name.endswith(".toml"):
         return parse_toml(read_text(name), name)
-    if name in names(kind):
+    if any(file.name == f"{name}.toml" for file in (folder() / kind).iterdir()):
         return parse_toml((folder() / kind / f"{name}.toml").read_text("utf-8"), name)
     from zerocalc.units import shown
 
