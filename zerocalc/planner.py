@@ -101,7 +101,8 @@ def _lacks(other: Estimate, usable: int) -> str:
     gpu = other.memory.gpu
     needed = max(gpu.reserved_bytes, gpu.states_bytes)
     at = gpu.at_peak
-    parts = f"states {format_gib(at.states_bytes)}, activations {format_gib(at.activations_bytes)}, other {format_gib(at.other_bytes)}"
+    activations = "unknown" if "activations" in gpu.unknown else format_gib(at.activations_bytes)
+    parts = f"states {format_gib(at.states_bytes)}, activations {activations}, other {format_gib(at.other_bytes)}"
     return f"{display_name(other.name)} lacks {format_gib(needed - usable)} (at its peak: {parts})"
 
 
@@ -126,8 +127,8 @@ def _notes(job: Job, candidates: list[Estimate]) -> list[str]:
         notes.append("what fits is unknown: --gpu h100-80g or --gpu-memory 80GiB says what there is")
     if job.parallel.cp > 1:
         notes.append("context parallelism's exchange of keys and values is not in the traffic")
-    if job.parallel.tp > 1 and not job.training.seq:
-        notes.append("tensor-parallel traffic is unknown without --seq and an architecture")
+    if job.parallel.tp * job.parallel.pp > 1 and "activations" in unknown:
+        notes.append("what tensor and pipeline parallelism send is unknown too, and not in the traffic")
     if job.zero.defer_grad_sync and job.training.accumulation == 1:
         notes.append("deferring gradient reduction changes nothing with one micro-batch a step")
     if job.training.recompute == "selective" and job.training.attention == "flash":
