@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from typing import Any
 
+import pydantic_core
 from pydantic import BaseModel
 
 from zerocalc.formulas.formula import Formula
@@ -28,4 +28,4 @@ def plain(value: Any) -> Any:
 
 def to_json(value: Any) -> str:
     """A result as JSON text, symbols as they are."""
-    return json.dumps(plain(value), ensure_ascii=False, indent=1, allow_nan=False)
+    return pydantic_core.to_json(value, indent=1, inf_nan_mode="null", fallback=plain).decode()
