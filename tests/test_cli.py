@@ -494,3 +494,9 @@ def test_a_node_brings_its_gpus_and_another_node_brings_others(tmp_path: Path) -
     assert (second["gpu"]["title"], second["gpus_per_node"]) == ("NVIDIA V100 SXM 32 GB", 16)
     third = json.loads(run("plan", "--job", str(file), "--gpu", "h200", "--json").out)["job"]["cluster"]
     assert (third["gpu"]["title"][:11], third["gpus_per_node"]) == ("NVIDIA H200", 8)
+
+
+def test_closed_standard_input_and_empty_names_are_one_line() -> None:
+    closed = shell("zerocalc plan --job - <&-")
+    assert (closed.status, closed.out, closed.err) == (2, "", "error: --job: standard input is closed\n")
+    assert refused(run("presets", "gpus", "")).startswith("error: NAME: ''")

@@ -82,6 +82,8 @@ def _read_job(source: str) -> dict[str, Any]:
     try:
         if source == "-":
             label = "standard input"
+            if sys.stdin is None:
+                raise PresetError(f"{label} is closed")
             text = presets.decode(sys.stdin.buffer.read(presets.LARGEST_FILE + 1), label)
         else:
             label, text = source, presets.read_text(source)

@@ -23,7 +23,7 @@ def presets(kind: Kind = None, name: Name = None, *, as_json: AsJson = False) ->
         near = store.nearest(kind, store.KINDS)
         raise UserError(f"KIND: {kind!r} is not a kind of preset{near}; the kinds are {', '.join(store.KINDS)}")
     try:
-        tables = {one: store.load(kind, one) for one in ([name] if name else store.names(kind))} if kind else {}
+        tables = {one: store.load(kind, one) for one in (store.names(kind) if name is None else [name])} if kind else {}
     except store.PresetError as error:
         raise UserError(f"NAME: {error}") from None
     if as_json:
