@@ -126,9 +126,11 @@ def _notes(job: Job, candidates: list[Estimate]) -> list[str]:
     elif job.cluster.usable_bytes is None:
         notes.append("what fits is unknown: --gpu h100-80g or --gpu-memory 80GiB says what there is")
     if job.parallel.cp > 1:
-        notes.append("context parallelism's exchange of keys and values is not in the traffic")
+        notes.append("traffic between context-parallel ranks is not counted: neither keys and values nor the reduction of gradients over them")
     if job.parallel.tp * job.parallel.pp > 1 and "activations" in unknown:
         notes.append("what tensor and pipeline parallelism send is unknown too, and not in the traffic")
+    if job.parallel.pp > 1:
+        notes.append("the first and last pipeline stages hold more than the even share shown: embedding, head, and layers that do not divide")
     if job.zero.defer_grad_sync and job.training.accumulation == 1:
         notes.append("deferring gradient reduction changes nothing with one micro-batch a step")
     if job.training.recompute == "selective" and job.training.attention == "flash":
