@@ -178,7 +178,7 @@ def recipe(*rows: dict[str, Any]) -> dict[str, Any]:
 
 def framework(recipe: str, stages: int) -> dict[str, Any]:
     stage = {"stage": 1, "name": "a", "sync": "step", "reduce_buffers": 1}
-    return {"name": "x", "source": "y", "recipe": recipe, "units_in_flight": 1, "stages": [stage] * stages}
+    return {"name": "x", "source": "y", "recipe": recipe, "implementation": "paper", "units_in_flight": 1, "stages": [stage] * stages}
 
 
 GRADIENTS = {"name": "g", "kind": "gradients", "dtype": "bf16", "sharded_from": 2}
@@ -351,7 +351,7 @@ def test_flags_over_job_file_over_preset_over_defaults(tmp_path: Path) -> None:
     file.write_text(json.dumps({"model": "gpt2", "cluster": {"gpus": 8, "gpu": "a100-40g"}, "training": {"seq": 512}, "zero": {"stage": [1]}}))
     plain = job_of("--job", str(file))
     assert plain["model"]["layers"] == 12  # the preset's
-    assert plain["training"] == {"seq": 512, "micro_batch": 1, "accumulation": 1, "recompute": "none", "attention": "flash"}
+    assert plain["training"] == {"seq": 512, "micro_batch": 1, "accumulation": 1, "recompute": "none", "recompute_every": 1, "recompute_modules": ["core_attn"], "attention": "flash"}
     over = job_of("--job", str(file), "--seq", "256", "--layers", "24", "--stage", "3", "--gpu", "h100-80g", "--gpus", "16")
     assert over["training"]["seq"] == 256
     assert over["model"]["layers"] == 24

@@ -296,6 +296,8 @@ def test_memory_grows_with_the_work(path: str, table: Table, times: int) -> None
 @given(tables(bare=False, with_seq=True))
 def test_recomputation_only_saves_what_is_kept(table: Table) -> None:
     table["zero"]["partition_activations"] = table["zero"]["cpu_checkpointing"] = False
+    # Under autocast rotated queries and keys are fp32, which is what recomputed attention keeps: more than the kernel's 16-bit copies.
+    assume(table.get("recipe") != "autocast")
 
     def kept(recompute: str) -> int:
         gpu = estimate(changed(table, "training.recompute", recompute), 0).memory.gpu

@@ -24,7 +24,9 @@ from zerocalc.counting import count_parameters
 from zerocalc.spec.base import Spec
 from zerocalc.spec.cluster import Gpu, Node
 from zerocalc.spec.framework import Framework
+from zerocalc.spec.implementation import Implementation
 from zerocalc.spec.job import Job
+from zerocalc.spec.loss import Loss
 from zerocalc.spec.model import Model
 from zerocalc.spec.recipe import Recipe
 from zerocalc.spec.zero import Zero
@@ -131,9 +133,17 @@ def test_no_framework_is_known_by_name(file: Path) -> None:
 
 # Presets.
 
-SPECS: dict[str, type[Spec]] = {"models": Model, "gpus": Gpu, "nodes": Node, "recipes": Recipe, "frameworks": Framework}
+SPECS: dict[str, type[Spec]] = {
+    "models": Model,
+    "gpus": Gpu,
+    "nodes": Node,
+    "recipes": Recipe,
+    "frameworks": Framework,
+    "implementations": Implementation,
+    "losses": Loss,
+}
 PRESETS = [(kind, preset) for kind in presets.KINDS for preset in presets.names(kind)]
-AT_LEAST = {"models": 20, "gpus": 25, "nodes": 8, "recipes": 15, "frameworks": 1, "families": 100, "papers": 1}
+AT_LEAST = {"models": 20, "gpus": 25, "nodes": 8, "recipes": 15, "frameworks": 1, "implementations": 4, "losses": 6, "families": 100, "papers": 1}
 
 
 @pytest.mark.parametrize(("kind", "preset"), PRESETS, ids=[f"{kind}-{preset}" for kind, preset in PRESETS])
@@ -144,10 +154,13 @@ def test_preset_loads_and_has_a_source(kind: str, preset: str) -> None:
     if kind in SPECS:
         made = SPECS[kind].model_validate(table)
         assert SPECS[kind].model_validate(made.model_dump(mode="json")) == made
-    if kind in {"recipes", "frameworks"}:
+    if kind in {"recipes", "frameworks", "implementations", "losses"}:
         assert table["name"] == preset
     if kind == "frameworks":
         Recipe.model_validate(presets.load("recipes", table["recipe"]))
+        Implementation.model_validate(presets.load("implementations", table["implementation"]))
+    if kind == "implementations":
+        Loss.model_validate(presets.load("losses", table["loss"]))
     if kind == "nodes":
         assert table["gpu"] in presets.names("gpus")
     if kind == "models":
@@ -193,7 +206,7 @@ FILE_ONLY = {
     "model.stack": "an architecture written out, module by module; a config.json gives it",
     "model.quantised": "what a config.json says of its checkpoint",
 }
-FROM_A_NAME = {"cluster.gpu", "framework", "recipe", "model.stack"}
+FROM_A_NAME = {"cluster.gpu", "framework", "recipe", "implementation", "loss", "model.stack"}
 """Subtrees that a name or a TOML file stands for as a whole."""
 
 

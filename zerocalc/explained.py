@@ -62,12 +62,7 @@ def saved_tensors(plan: Plan, terms: tuple[Term, ...]) -> list[TensorShare]:
     components = {t.name.removesuffix(COMPONENT_SUFFIX) for t in wanted}
     chosen = [(m, t) for m in arch.layer for t in m.saved if recompute == "full" or m.component in components]
     total = sum(t.bytes for m in arch.layer for t in m.saved)
-    return [
-        TensorShare(
-            m.name, t.name, t.shape, t.dtype, t.divisor, t.bytes, t.bytes / total, recompute == "full" or (recompute == "selective" and t.rebuilt)
-        )
-        for m, t in chosen
-    ]
+    return [TensorShare(m.name, t.name, t.shape, t.dtype, t.divisor, t.bytes, t.bytes / total, t.rebuilt) for m, t in chosen]
 
 
 def document(plan: Plan, explanations: list[Explanation]) -> dict[str, Any]:

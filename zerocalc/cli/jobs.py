@@ -18,7 +18,10 @@ from zerocalc.spec.base import explain
 from zerocalc.spec.job import Job
 from zerocalc.spec.model import DIMENSIONS, Model
 
-NAMED = {"model": "models", "cluster.gpu": "gpus", "cluster.node": "nodes", "recipe": "recipes", "framework": "frameworks"}
+NAMED = {
+    "model": "models", "cluster.gpu": "gpus", "cluster.node": "nodes", "recipe": "recipes", "framework": "frameworks",
+    "implementation": "implementations", "loss": "losses",
+}  # fmt: skip
 """Fields that a name can stand for, and the kind of preset it names."""
 
 FROM_NODE = ("gpu", "gpus_per_node")

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any
 
-from pydantic import Field, model_validator
+from pydantic import Field, StrictBool, model_validator
 
 from zerocalc import presets
 from zerocalc.interop.expressions import ExpressionError, evaluate, names_in
@@ -64,6 +64,8 @@ class FamilyFile(Spec):
     refuse: dict[str, str] = Field(default_factory=dict)
     let: dict[str, Expression] = Field(default_factory=dict)
     notes: list[str] = Field(default_factory=list)
+    activations: StrictBool = False
+    """Whether the order of the modules and their values say what the layers keep for backward; compared with the class's own."""
     before: list[Entry] = Field(default_factory=list)
     layers: list[Layers] = Field(default_factory=list)
     after: list[Entry] = Field(default_factory=list)
@@ -101,7 +103,9 @@ class FamilyFile(Spec):
         groups: list[Group] = []
         for layers in self.layers:
             groups += _grouped(layers, names)
-        return Stack(before=tuple(_modules(self.before, names)), groups=tuple(groups), after=tuple(_modules(self.after, names)))
+        return Stack(
+            activations=self.activations, before=tuple(_modules(self.before, names)), groups=tuple(groups), after=tuple(_modules(self.after, names))
+        )
 
 
 def _expressions(part: Any) -> Iterator[str]:

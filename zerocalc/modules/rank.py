@@ -50,7 +50,7 @@ def rank(job: Job) -> Rank:
     """The rank that all ranks of an even split are like. Raises `FieldError` where more is trained than there is."""
     model, parallel = job.model, job.parallel
     run = layout(job, job.training.seq) if job.training.seq else None
-    arch = architecture(model, run)
+    arch = architecture(model, run, job.implementation)
     total = arch.parameters if arch is not None else model.params or 0
     trainable = model.trainable or total
     if trainable > total:  # for a bare number of parameters the model has checked this already

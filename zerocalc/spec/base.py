@@ -32,6 +32,11 @@ def from_preset(kind: str) -> BeforeValidator:
     return BeforeValidator(resolve)
 
 
+def listed(value: Any) -> Any:
+    """A list written as one text, ``a,b``, as a list."""
+    return tuple(part.strip() for part in value.split(",")) if isinstance(value, str) else value
+
+
 def explain(error: ValidationError) -> tuple[str, str]:
     """The first fault of a failed validation, as a dotted field path and one line of text."""
     # A missing or unknown field often comes with follow-up faults; the first is the one to mend.

@@ -30,6 +30,7 @@ class Framework(Spec):
     title: Annotated[str, Field(max_length=200)] = ""
     source: Annotated[str, Field(max_length=2000)]
     recipe: Annotated[str, Field(max_length=200)]
+    implementation: Annotated[str, Field(max_length=200)]
     units_in_flight: Whole
     stages: Annotated[tuple[FrameworkStage, ...], Field(min_length=1, max_length=4)]
 

@@ -7,6 +7,8 @@ from pydantic import Field, model_validator
 from zerocalc.spec.base import FieldError, Spec, from_preset
 from zerocalc.spec.cluster import Cluster, Parallel
 from zerocalc.spec.framework import Framework
+from zerocalc.spec.implementation import Implementation
+from zerocalc.spec.loss import Loss
 from zerocalc.spec.model import GPT2_POSITIONS, Model
 from zerocalc.spec.recipe import Recipe
 from zerocalc.spec.training import Training
@@ -14,6 +16,8 @@ from zerocalc.spec.zero import Zero
 from zerocalc.units import parse_whole
 
 DEFAULT_FRAMEWORK = "paper"
+DEFAULT_OF = (("recipe", "framework"), ("implementation", "framework"), ("loss", "implementation"))
+"""What a job takes from another part of it unless told otherwise: the framework names a recipe and an implementation, that one its loss."""
 
 
 class Job(Spec):
@@ -26,6 +30,8 @@ class Job(Spec):
     cluster: Cluster
     framework: Annotated[Framework, from_preset("frameworks")]
     recipe: Annotated[Recipe, from_preset("recipes")]
+    implementation: Annotated[Implementation, from_preset("implementations")]
+    loss: Annotated[Loss, from_preset("losses")]
     training: Training = Field(default_factory=Training)
     parallel: Parallel = Field(default_factory=Parallel)
     zero: Zero = Field(default_factory=Zero)
@@ -33,7 +39,7 @@ class Job(Spec):
     @model_validator(mode="before")
     @classmethod
     def _defaults(cls, data: Any) -> Any:
-        """The paper's framework unless another is named, and the framework's recipe unless one is."""
+        """The paper's framework unless another is named, and its recipe, implementation and loss unless they are."""
         if not isinstance(data, dict):
             return data
         data = dict(data)
@@ -44,15 +50,12 @@ class Job(Spec):
         for part in ("training", "parallel", "zero"):
             data.setdefault(part, {})  # validated with the rest: a default that is a model would need a validator of its own
         data["model"] = _with_positions(data["model"], data.get("training"))
-        framework = data.setdefault("framework", DEFAULT_FRAMEWORK)
-        if data.get("recipe") is None:
-            if isinstance(framework, str):
-                from zerocalc import presets
-
-                framework = data["framework"] = presets.load("frameworks", framework)
-            recipe = framework.get("recipe") if isinstance(framework, dict) else getattr(framework, "recipe", None)
-            if recipe is not None:
-                data["recipe"] = recipe
+        data.setdefault("framework", DEFAULT_FRAMEWORK)
+        for part, owner in DEFAULT_OF:
+            if data.get(part) is None:
+                default = _named_by(data, owner, part)
+                if default is not None:
+                    data[part] = default
         return data
 
     @property
@@ -119,6 +122,8 @@ class Job(Spec):
 
     def _check_activations(self) -> None:
         z, t, p, m = self.zero, self.training, self.parallel, self.model
+        if t.recompute_every > 1 and t.recompute not in ("full", "operators"):
+            raise FieldError("training.recompute_every", f"recomputes one layer in {t.recompute_every}: it needs recompute full or operators")
         if z.partition_activations:
             if p.tp == 1:
                 raise FieldError(
@@ -131,6 +136,16 @@ class Job(Spec):
                 raise FieldError("zero.partition_activations", "contradicts sequence_parallel, which splits the checkpoints already")
         if t.seq and m.kind == "gpt2" and m.positions and t.seq > m.positions:
             raise FieldError("training.seq", f"{t.seq} is more than the model's {m.positions} learned positions")
+
+
+def _named_by(data: dict[str, Any], owner: str, part: str) -> Any:
+    """What the framework or the implementation names for a part of the job that was not given."""
+    described = data.get(owner)
+    if isinstance(described, str):
+        from zerocalc import presets
+
+        described = data[owner] = presets.load(f"{owner}s", described)
+    return described.get(part) if isinstance(described, dict) else getattr(described, part, None)
 
 
 def _with_positions(model: Any, training: Any) -> Any:

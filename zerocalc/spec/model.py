@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 from pydantic import BeforeValidator, Field, StrictBool, ValidationError, model_validator
 
 from zerocalc.spec.base import FieldError, Spec, explain
+from zerocalc.spec.implementation import Activation
 from zerocalc.units import Count, Fraction, Whole
 
 ModelKind = Literal["gpt2", "llama"]
@@ -42,7 +43,7 @@ LLAMA_FFN_MULTIPLE = 256
 
 DIMENSIONS = (
     *("kind", "layers", "hidden", "heads", "kv_heads", "head_dim", "ffn", "vocab", "positions"),
-    *("tied_embeddings", "qkv_bias", "out_bias", "mlp_bias", "qk_norm", "dropout"),
+    *("tied_embeddings", "qkv_bias", "out_bias", "mlp_bias", "qk_norm", "dropout", "activation"),
 )
 REQUIRED = ("layers", "hidden", "heads")
 
@@ -71,6 +72,7 @@ class Model(Spec):
     mlp_bias: StrictBool | None = None
     qk_norm: StrictBool | None = None
     dropout: Fraction | None = None
+    activation: Activation | None = None
 
     family: Annotated[str, Field(max_length=100)] | None = None
     stack: OptionalStack = None
@@ -193,6 +195,7 @@ def _filled(data: dict[str, Any]) -> dict[str, Any]:
     for bias in ("qkv_bias", "out_bias", "mlp_bias"):
         fill(bias, not llama)
     fill("qk_norm", False)
+    fill("activation", "silu" if llama else "gelu_new")
     fill("dropout", 0.0 if llama else GPT2_DROPOUT, None if llama else f"dropout {GPT2_DROPOUT} and biases everywhere (GPT-2's)")
     if assumed and not data.get("title"):
         out["assumed"] = (*data.get("assumed", ()), *assumed)

@@ -2,14 +2,14 @@
 
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, StrictBool, model_validator
 
 from zerocalc.spec.base import FieldError, Spec
 from zerocalc.units import Whole
 
 Dtype = Literal["fp32", "bf16", "fp16", "int8"]
 FloatDtype = Literal["fp32", "bf16", "fp16"]
-DTYPE_BYTES: dict[str, int] = {"fp32": 4, "bf16": 2, "fp16": 2, "int8": 1}
+DTYPE_BYTES: dict[str, int] = {"fp32": 4, "bf16": 2, "fp16": 2, "int8": 1, "int64": 8}
 
 RowKind = Literal["weights", "gradients", "optimizer", "copies"]
 RowOf = Literal["all", "trainable", "linear", "matrix", "rest", "factored"]
@@ -32,13 +32,17 @@ class StateRow(Spec):
 
 
 class Recipe(Spec):
-    """How training keeps numbers: state rows, and the dtypes of compute, of gathered weights and of gradients in flight."""
+    """How training keeps numbers: state rows, and the dtypes of compute, of gathered weights and of gradients in flight.
+
+    ``autocast``: products run in compute's dtype on copies, while norms, powers and the residual stream stay in fp32.
+    """
 
     name: Annotated[str, Field(min_length=1, max_length=60)]
     title: Annotated[str, Field(max_length=200)] = ""
     source: Annotated[str, Field(max_length=2000)]
     compute: FloatDtype = "bf16"
     gather: FloatDtype = "bf16"
+    autocast: StrictBool = False
     note: Annotated[str, Field(max_length=500)] | None = None
     rows: Annotated[tuple[StateRow, ...], Field(min_length=1, max_length=20)]
 
