@@ -25,6 +25,7 @@ from zerocalc.spec.base import Spec
 from zerocalc.spec.cluster import Gpu, Node
 from zerocalc.spec.framework import Framework
 from zerocalc.spec.job import Job
+from zerocalc.spec.lora import Lora
 from zerocalc.spec.model import Model
 from zerocalc.spec.recipe import Recipe
 from zerocalc.spec.zero import Zero
@@ -192,15 +193,25 @@ FILE_ONLY = {
     "model.family": "what a config.json says it is",
     "model.stack": "an architecture written out, module by module; a config.json gives it",
     "model.quantised": "what a config.json says of its checkpoint",
+    "model.lora.assumed": "kept with adapters whose targets were filled in",
 }
 FROM_A_NAME = {"cluster.gpu", "framework", "recipe", "model.stack"}
 """Subtrees that a name or a TOML file stands for as a whole."""
+
+
+READ_LATER: dict[str, type[Spec]] = {"model.lora": Lora}
+"""Fields whose classes are read only where they are given, so that the annotation does not name them."""
+SPELLED = {f"model.lora.{field}": f"lora_{field}" for field in Lora.model_fields}
+"""Fields that need the name of the part they belong to."""
 
 
 def leaves(spec: type[Spec], prefix: str = "") -> Iterator[str]:
     """The dotted paths of all fields that hold no further fields, and of subtrees that a name stands for."""
     for field, info in spec.model_fields.items():
         path = f"{prefix}{field}"
+        if path in READ_LATER:
+            yield from leaves(READ_LATER[path], f"{path}.")
+            continue
         inner = [kind for kind in (info.annotation, *get_args(info.annotation)) if isinstance(kind, type) and issubclass(kind, Spec)]
         if inner and path not in FROM_A_NAME:
             yield from leaves(inner[0], f"{path}.")
@@ -220,7 +231,7 @@ def test_flags_are_spelled_like_their_fields() -> None:
     names = [flag.name for flag in FLAGS] + [flag.alias for flag in FLAGS if flag.alias]
     assert len(set(names)) == len(names)
     for flag in FLAGS:
-        assert flag.name == "--" + flag.path.rpartition(".")[2].replace("_", "-")
+        assert flag.name == "--" + SPELLED.get(flag.path, flag.path.rpartition(".")[2]).replace("_", "-")
         assert flag.help.endswith(".")
 
 
