@@ -44,7 +44,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "schedule": {"formulas", "ledger"},
     "presets": {"units"},
     "spec": {"spec", "units", "presets"},
-    "modules": {"modules", "spec", "formulas", "ledger"},
+    "modules": {"modules", "spec", "formulas", "ledger", "presets"},
     "memory": {"memory", "modules", "spec", "formulas", "ledger", "schedule"},
     "traffic": {"traffic", "modules", "spec", "formulas", "ledger", "schedule"},
     "results": {"ledger", "schedule", "spec"},

@@ -14,7 +14,7 @@ ALL_LINEAR = "all-linear"
 
 LLAMA_TARGETS = ("q_proj", "v_proj")
 DEFAULT_TARGETS: Mapping[str, tuple[str, ...]] = {
-    **dict.fromkeys(("gpt2", "gpt_bigcode"), ("c_attn",)),
+    **dict.fromkeys(("gpt2", "gpt-sw3", "gpt_bigcode"), ("c_attn",)),
     **dict.fromkeys(("bloom", "falcon", "gpt_neox", "RefinedWeb", "RefinedWebModel", "chatglm"), ("query_key_value",)),
     **dict.fromkeys(("bert", "roberta", "xlm-roberta", "electra"), ("query", "value")),
     **dict.fromkeys(("t5", "mt5"), ("q", "v")),
