@@ -134,7 +134,7 @@ def test_no_framework_is_known_by_name(file: Path) -> None:
 
 SPECS: dict[str, type[Spec]] = {"models": Model, "gpus": Gpu, "nodes": Node, "recipes": Recipe, "frameworks": Framework}
 PRESETS = [(kind, preset) for kind in presets.KINDS for preset in presets.names(kind)]
-AT_LEAST = {"models": 20, "gpus": 25, "nodes": 8, "recipes": 15, "frameworks": 1, "families": 100, "papers": 1}
+AT_LEAST = {"models": 20, "gpus": 25, "nodes": 8, "recipes": 15, "frameworks": 1, "families": 100, "targets": 1, "papers": 1}
 
 
 @pytest.mark.parametrize(("kind", "preset"), PRESETS, ids=[f"{kind}-{preset}" for kind, preset in PRESETS])

@@ -98,7 +98,8 @@ def _names(kind: str) -> Callable[[str], list[str]]:
     return complete
 
 
-def _option(flag: Flag) -> Any:
+def option(flag: Flag) -> Any:
+    """The typer option of a flag."""
     if flag.switch:
         names = [f"{flag.name}/--no-{flag.name[2:]}"] + ([flag.alias] if flag.alias else [])
         return typer.Option(*names, help=flag.help, rich_help_panel=flag.panel, show_default=False)
@@ -119,7 +120,7 @@ def job_flags(command: Callable[..., int | None]) -> Callable[..., int | None]:
             flag.parameter,
             inspect.Parameter.KEYWORD_ONLY,
             default=None,
-            annotation=Annotated[Optional[bool] if flag.switch else Optional[str], _option(flag)],  # noqa: UP045 - typer reads Optional
+            annotation=Annotated[Optional[bool] if flag.switch else Optional[str], option(flag)],  # noqa: UP045 - typer reads Optional
         )
         for flag in FLAGS
     ]

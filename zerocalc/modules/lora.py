@@ -34,7 +34,7 @@ _FUSED_EXPERTS = {
 
 @record
 class Adapted:
-    """One adapted layer: its name in transformers, the tensors that are its weight, its rank, and its size ``inner`` + ``outer``, ``copies`` times."""
+    """One adapted layer: its name in transformers, the tensors that are its weight, its rank, and its size, ``copies`` times."""
 
     path: str
     tensors: tuple[str, ...]
@@ -42,6 +42,8 @@ class Adapted:
     inner: int
     outer: int
     copies: int = 1
+    used: int = 1
+    """Of its ``copies``, those that one token passes through."""
 
     @property
     def elements(self) -> int:
@@ -51,13 +53,22 @@ class Adapted:
 
 @record
 class Adapters:
-    """The adapters of a model [elements]: before the layers, in one layer of each group, after them; ``layers`` as (how often, layer)."""
+    """The adapters of a model [elements]: before the layers, in one layer of each group, after them; ``active`` is what one token passes
+    through, ``layers`` are (how often, layer).
+    """
 
     before: int
     groups: tuple[int, ...]
     after: int
     total: int
+    active: int
     layers: tuple[tuple[int, Adapted], ...]
+    unmatched: tuple[str, ...]
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What to say of targets that name nothing beside others that do."""
+        return (f"{', '.join(self.unmatched)}: no such linear layer in this model, and passed over, as PEFT does",) if self.unmatched else ()
 
     @property
     def factored(self) -> int:
@@ -110,7 +121,7 @@ def adapted(model: Model, name: str, module: str | None = None) -> bool:
 def adapters(model: Model, arch: Architecture) -> Adapters | None:
     """The adapters of a model's LoRA; ``None`` without one.
 
-    Raises `FieldError` where a target names no layer of the model, or what transformers calls its layers is not known.
+    Raises `FieldError` where the targets name no layer of the model, or what transformers calls its layers is not known.
     """
     lora = model.lora
     if lora is None:
@@ -119,12 +130,13 @@ def adapters(model: Model, arch: Architecture) -> Adapters | None:
     before = choice.layers(arch.before)
     groups = [choice.layers(modules) for _, modules in arch.groups]
     after = choice.layers(arch.after, tied=(arch.vocab, arch.hidden) if arch.tied else None)
-    choice.check()
+    unmatched = choice.check()
     layers = [(1, layer) for layer in (*before, *after)]
     layers += [(count, layer) for (count, _), group in zip(arch.groups, groups, strict=True) for layer in group]
     sums = [sum([layer.elements for layer in part]) for part in (before, *groups, after)]
     total = sum([count * layer.elements for count, layer in layers])
-    return Adapters(sums[0], tuple(sums[1:-1]), sums[-1], total, tuple(layers))
+    active = sum([count * layer.elements * layer.used // layer.copies for count, layer in layers])
+    return Adapters(sums[0], tuple(sums[1:-1]), sums[-1], total, active, tuple(layers), unmatched)
 
 
 class _Choice:
@@ -136,7 +148,9 @@ class _Choice:
         self.seen: dict[str, None] = {}
         self.matched: set[str] = set()
         if not self.names.known:
-            raise FieldError("model.lora.targets", f"what the linear layers of {self.names.family} are called is not known, so that none can be adapted")
+            raise FieldError(
+                "model.lora.targets", f"what the linear layers of {self.names.family} are called is not known, so that none can be adapted"
+            )
         self.all = lora.targets == (ALL_LINEAR,)
         self.by_expert = {target for key in _FUSED_EXPERTS.values() for target in self.names.experts.get(key, ())}
         self.split: list[str] = []
@@ -214,15 +228,19 @@ class _Choice:
         name, shape, linear = rows[0]
         tensors = tuple([row[0] for row in rows])
         outer = sum([row[1][-2] for row in rows])
-        return Adapted(path, tensors, self.rank(module.name, name, linear), shape[-1], outer, math.prod(shape[:-2]))
+        copies = math.prod(shape[:-2])
+        return Adapted(path, tensors, self.rank(module.name, name, linear), shape[-1], outer, copies, copies * module.used // module.experts)
 
-    def check(self) -> None:
-        """Every target must have named a layer, and named it alone."""
+    def check(self) -> tuple[str, ...]:
+        """The targets that name no layer. Raises `FieldError` where all of them do, or where one names a part of what is counted together."""
         if self.split:
-            raise FieldError("model.lora.targets", f"{self.split[0]} names some of the layers that are counted together here: {ALL_LINEAR} takes them all")
+            raise FieldError(
+                "model.lora.targets", f"{self.split[0]} names some of the layers that are counted together here: {ALL_LINEAR} takes them all"
+            )
         if self.all:
-            return
-        for target in self.lora.targets:
-            if target not in self.matched:
-                have = [*self.seen][:_MOST_SHOWN]
-                raise FieldError("model.lora.targets", f"{target} names no linear layer of this model; it has {', '.join(have)}, or {ALL_LINEAR}")
+            return ()
+        unmatched = tuple([target for target in self.lora.targets if target not in self.matched])
+        if len(unmatched) == len(self.lora.targets):
+            have = [*self.seen][:_MOST_SHOWN]
+            raise FieldError("model.lora.targets", f"no linear layer of this model is called {' or '.join(unmatched)}; it has {', '.join(have)}")
+        return unmatched
