@@ -158,7 +158,7 @@ class _Choice:
     def rank(self, module: str, tensor: str, linear: bool = True) -> int:
         """The rank of the adapter on a tensor; 0 where it has none."""
         name = self.names.of(module, tensor)
-        fused = self._of_experts(f"{module}/{tensor.removesuffix('.weight')}")
+        fused = self._of_experts(module, tensor)
         if fused is not None:
             return fused
         if not name:
@@ -186,12 +186,14 @@ class _Choice:
             raise FieldError("model.lora.targets", f"PEFT refuses {leaf} in {self.names.family}, whose kernels pass its adapter by: name the others")
         return self.lora.rank
 
-    def _of_experts(self, tensor: str) -> int | None:
+    def _of_experts(self, module: str, tensor: str) -> int | None:
         """The rank on experts that PEFT adapts as parameters; ``None`` where the tensor is not one of those."""
-        key = _FUSED_EXPERTS.get(tensor)
+        key = _FUSED_EXPERTS.get(f"{module}/{tensor.removesuffix('.weight')}")
         if key is None or key not in self.names.experts:
             return None
-        wanted = self.names.experts[key]
+        wanted, name = self.names.experts[key], self.names.of(module, tensor)
+        if name and name.rpartition(".")[2] not in wanted:
+            return None  # a linear layer of another name
         for target in wanted:
             self.seen.setdefault(target)
         named = list(wanted) if self.all else [target for target in wanted if target in self.lora.targets]
@@ -206,12 +208,12 @@ class _Choice:
         out: list[Adapted] = []
         for module in modules:
             rows: list[ParameterRow] = [*module.parameter_rows]
-            if tied is not None and module.component == _HEAD and not any(name == "head.weight" for name, _, _ in rows):
+            if tied is not None and module.name == _HEAD:
                 rows.append(("head.weight", tied, True))
             parts: dict[str, list[ParameterRow]] = {}
             for row in rows:
                 name, shape, linear = row
-                if len(shape) < _MATRIX or name.endswith("bias"):
+                if name.endswith("bias") or (len(shape) != _MATRIX and not self._of_experts(module.name, name)):
                     continue
                 path = self.names.of(module.name, name)
                 if path is None and linear:
