@@ -12,7 +12,10 @@ COMPONENTS: tuple[Component, ...] = ("embedding", "head", "attention", "mlp", "e
 
 @record
 class Counts:
-    """Parameters [elements]: ``active`` is what one token passes through, ``largest_leaf`` the largest tensor's module."""
+    """Parameters [elements]: ``active`` is what one token passes through, ``largest_leaf`` the largest tensor's module.
+
+    ``total`` is the base and its ``adapters``, which are all that LoRA trains.
+    """
 
     schema_version: int
     total: int
@@ -22,6 +25,7 @@ class Counts:
     largest_leaf: int
     largest_block: int
     notes: tuple[str, ...]
+    adapters: int = 0
 
 
 def count_parameters(model: Model) -> Counts:
@@ -36,9 +40,17 @@ def count_parameters(model: Model) -> Counts:
             components[module.component] += module.parameter_elements * count
             active += module.active_elements * count
             leaf = max(leaf, *_leaves(module).values(), 0)
-    total = arch.parameters
     blocks = [amount for _, amount in arch.group_elements]
-    return Counts(1, total, model.trainable or total, active, components, leaf, max(blocks, default=0), model.assumed)
+    largest = max(blocks, default=0)
+    if model.lora is not None:
+        from zerocalc.modules.lora import adapters
+
+        added = adapters(model, arch)
+        if added is not None:
+            largest = max([amount + extra for amount, extra in zip(blocks, added.groups, strict=True)], default=0)
+            notes = (*model.assumed, *model.lora.assumed, *added.notes)
+            return Counts(1, arch.parameters + added.total, added.total, active + added.active, components, leaf, largest, notes, added.total)
+    return Counts(1, arch.parameters, model.trainable or arch.parameters, active, components, leaf, largest, model.assumed)
 
 
 def _leaves(module: Module) -> dict[str, int]:

@@ -44,7 +44,7 @@ def estimate_with_assumptions(job: Job, stage: int | None = None) -> tuple[Estim
 
 def build_ledger(job: Job, holds: Rank, behaviour: FrameworkStage) -> Ledger:
     """The ledger of one rank: the union of its blocks."""
-    zero, recipe, stage = job.zero, job.recipe, behaviour.stage
+    zero, recipe, stage = job.zero, job.trained_recipe, behaviour.stage
     accumulates = job.training.accumulation > 1
     parts = [
         states(
@@ -52,7 +52,7 @@ def build_ledger(job: Job, holds: Rank, behaviour: FrameworkStage) -> Ledger:
             owner_blocks=job.model.blocks if zero.gather == "broadcast" else None,
         ),
         buffers(zero, holds, stage, reduce_dtype=job.reduce_dtype, gather_dtype=recipe.gather, reduce_buffers=behaviour.reduce_buffers),
-        gathered(holds, stage, gather_dtype=recipe.gather, units_in_flight=job.framework.units_in_flight),
+        gathered(holds, stage, gather_dtype=job.gather_dtype, adapter_dtype=recipe.gather, units_in_flight=job.framework.units_in_flight),
         activations(job, holds),
         runtime(job.cluster.gpu),
     ]  # fmt: skip

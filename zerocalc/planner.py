@@ -42,10 +42,15 @@ def plan(job: Job) -> Plan:
     )
 
 
+LORA = "the frozen base has no gradients and no optimizer states, and is held in the recipe's compute dtype"
+
+
 def _assumed(job: Job) -> list[str]:
     """What the job's own choices and defaults come to, where an answer rests on them."""
     zero, parallel, cluster = job.zero, job.parallel, job.cluster
     out = []
+    if job.model.lora is not None:
+        out += [*job.model.lora.assumed, LORA]
     if parallel.tp * parallel.pp > 1:
         out.append(EVEN_SPLIT)
     if parallel.cp > 1:

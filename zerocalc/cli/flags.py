@@ -39,6 +39,10 @@ FLAGS = (
     Flag("--model", "model", "NAME|FILE", "A preset, a TOML file, or a Hugging Face config.json.", MODEL, "models"),
     Flag("--params", "model.params", "COUNT", "Number of parameters alone: 7.5B, 350M.", MODEL),
     Flag("--trainable", "model.trainable", "COUNT", "Parameters that are trained, if not all; the rest is frozen.", MODEL),
+    Flag("--lora-rank", "model.lora.rank", "N", "Freeze the model and train adapters of this rank (LoRA).", MODEL),
+    Flag("--lora-targets", "model.lora.targets", "NAMES|all-linear", "Layers with adapters: q_proj,v_proj (default: PEFT's).", MODEL),
+    Flag("--lora-dtype", "model.lora.dtype", "fp32|bf16|fp16", "Dtype of the adapters (default fp32, as PEFT makes them).", MODEL),
+    Flag("--lora-dropout", "model.lora.dropout", "FRACTION", "Dropout before the adapters (default 0).", MODEL),
     Flag("--blocks", "model.blocks", "N", "Equal blocks that --params is cut into, for gathers at stage 3.", MODEL),
     Flag("--kind", "model.kind", "gpt2|llama", "Kind of the layers described by the flags below (default gpt2).", MODEL),
     Flag("--layers", "model.layers", "N", "Transformer layers.", MODEL),
@@ -99,7 +103,8 @@ def _names(kind: str) -> Callable[[str], list[str]]:
     return complete
 
 
-def _option(flag: Flag) -> Any:
+def option(flag: Flag) -> Any:
+    """The typer option of a flag."""
     if flag.switch:
         names = [f"{flag.name}/--no-{flag.name[2:]}"] + ([flag.alias] if flag.alias else [])
         return typer.Option(*names, help=flag.help, rich_help_panel=flag.panel, show_default=False)
@@ -120,7 +125,7 @@ def job_flags(command: Callable[..., int | None]) -> Callable[..., int | None]:
             flag.parameter,
             inspect.Parameter.KEYWORD_ONLY,
             default=None,
-            annotation=Annotated[Optional[bool] if flag.switch else Optional[str], _option(flag)],  # noqa: UP045 - typer reads Optional
+            annotation=Annotated[Optional[bool] if flag.switch else Optional[str], option(flag)],  # noqa: UP045 - typer reads Optional
         )
         for flag in FLAGS
     ]

@@ -47,13 +47,17 @@ def make_job(given: dict[str, Any], job_file: str | None) -> Job:
         raise UserError(f"{_label(path, given, job_file)}: {text}") from None
 
 
-def make_model(name: str) -> Model:
-    """The model that a preset, a TOML file or a config.json describes. Raises `UserError` with one line."""
+def make_model(name: str, given: dict[str, Any] | None = None) -> Model:
+    """The model that a preset, a TOML file or a config.json describes, with the flags ``given``. Raises `UserError` with one line."""
+    given = given or {}
+    data = {"model": _named("model", name, "CONFIG|PRESET")}
+    for path, value in given.items():
+        _put(data, path, value)
     try:
-        return Model.model_validate(_named("model", name, "CONFIG|PRESET"))
+        return Model.model_validate(data["model"])
     except ValidationError as error:
         path, text = explain(error)
-        raise UserError(f"{name}: {path.removeprefix('model.')}: {text}") from None
+        raise UserError(f"{FLAG_OF_PATH[path] if path in given else name + ': ' + path.removeprefix('model.')}: {text}") from None
 
 
 def _label(path: str, given: dict[str, Any], job_file: str | None) -> str:

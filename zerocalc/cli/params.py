@@ -2,25 +2,31 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any, Optional
 
 import typer
 
 from zerocalc.cli import Sections, new_app
-from zerocalc.cli.flags import AsJson
+from zerocalc.cli.flags import FLAGS, AsJson, option
 from zerocalc.cli.jobs import make_model
 
 app = new_app()
+RANK, TARGETS = (next(flag for flag in FLAGS if flag.path == f"model.lora.{field}") for field in ("rank", "targets"))
 
 
 @app.command(cls=Sections)
 def params(
-    model: Annotated[str, typer.Argument(metavar="CONFIG|PRESET", help="A preset, a TOML file, or a config.json.")], *, as_json: AsJson = False
+    model: Annotated[str, typer.Argument(metavar="CONFIG|PRESET", help="A preset, a TOML file, or a config.json.")],
+    *,
+    lora_rank: Annotated[Optional[str], option(RANK)] = None,  # noqa: UP045 - typer reads Optional
+    lora_targets: Annotated[Optional[str], option(TARGETS)] = None,  # noqa: UP045
+    as_json: AsJson = False,
 ) -> int:
     """Count a model's parameters by component."""
     from zerocalc.counting import count_parameters
 
-    described = make_model(model)
+    lora: dict[str, Any] = {RANK.path: lora_rank, TARGETS.path: lora_targets}
+    described = make_model(model, {path: value for path, value in lora.items() if value is not None})
     counts = count_parameters(described)
     if as_json:
         from zerocalc.document import to_json

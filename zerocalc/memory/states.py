@@ -37,7 +37,8 @@ def states(recipe: Recipe, rank: Rank, stage: int, *, accumulates: bool, whole_g
             moments = gradient_moments if kind == "gradients" else WHILE_COMPUTING if kind == "copies" else MOMENTS
             assumption = BARE_ASSUMPTIONS.get(of) if rank.arch is None else None
             terms.append(_row(row, kind, moments, assumption, elements, shards if sharded else 1, owner_blocks if stage == 3 else None))
-    assumptions = (f"recipe {recipe.name}: {recipe.note}",) if recipe.note else ()
+    passed_over = rank.adapters.notes if rank.adapters is not None else ()
+    assumptions = passed_over + ((f"recipe {recipe.name}: {recipe.note}",) if recipe.note else ())
     return block(terms, (), assumptions + tuple([t.assumption for t in terms if t.assumption]))
 
 

@@ -161,9 +161,8 @@ def rotated(tape: Tape, *projections: tuple[Value, Shape]) -> list[Value]:
     if tape.how.rotary == "each_layer":
         head_dim = projections[0][1][-1]
         tape.small("sines and cosines", run.compute, 1, (2 * len(projections), run.tokens // run.micro_batch, head_dim))
-    dtype = FULL if tape.autocast else run.compute
     named = zip(("queries", "keys"), projections, strict=True)
-    return [Value(name, dtype, run.tp, (run.tokens, *shape)) for name, (_, shape) in named]
+    return [Value(name, tape.wide, run.tp, (run.tokens, *shape)) for name, (_, shape) in named]
 
 
 def entering(tape: Tape, x: Value) -> Value:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from zerocalc.formulas.formula import ceil_div
 from zerocalc.modules.base import Layout, Module, ParameterRow
 from zerocalc.modules.flow import Step, Steps, passed
-from zerocalc.modules.tape import Tape
+from zerocalc.modules.tape import Adapters, Tape
 from zerocalc.modules.written import written
 from zerocalc.spec.implementation import Implementation
 from zerocalc.spec.model import Model, dimensions
@@ -35,11 +35,7 @@ class Architecture:
         self.saves, self.frozen = tape is not None, tape is not None and tape.frozen
         self.layers = sum([count for count, _ in groups])
         self.before_elements = elements(before)
-        by_size: dict[int, int] = {}
-        for count, modules in groups:
-            amount = elements(modules)
-            by_size[amount] = by_size.get(amount, 0) + count
-        self.group_elements = [(count, amount) for amount, count in by_size.items()]
+        self.group_elements = [(count, elements(modules)) for count, modules in groups]
         self.after_elements = elements(after)
         in_layers = sum([count * amount for count, amount in self.group_elements])
         self.parameters = self.before_elements + in_layers + self.after_elements
@@ -96,11 +92,21 @@ def architecture(model: Model, run: Layout | None = None, how: Implementation | 
         before, groups, after = _listed(model.stack)
         vocab, hidden, tied = _head_of(model.stack)
     known = model.stack is None or model.stack.activations
-    tape = Tape(run, how) if run and how and known else None
+    tape = Tape(run, how, _adapters(model)) if run and how and known else None
     layers = [(part, _modules(steps, tape, hidden, recompute)) for count, steps in groups for part, recompute in _recomputed(count, tape)]
     return Architecture(
         _modules(before, tape, hidden), tuple(layers), _modules(after, tape, hidden), vocab=vocab, hidden=hidden, tied=tied, tape=tape
     )
+
+
+def _adapters(model: Model) -> Adapters | None:
+    """A model's low-rank adapters, as the tape reads them."""
+    lora = model.lora
+    if lora is None:
+        return None
+    from zerocalc.modules.lora import adapted  # most jobs have none
+
+    return Adapters(lora.rank, lora.dtype, lora.dropout > 0, lambda layer: adapted(model, layer))
 
 
 def _modules(steps: Steps, tape: Tape | None, hidden: int, recompute: str = "none") -> Modules:

@@ -42,14 +42,14 @@ def feed(
     return leaving(tape, result, residual_dropout)
 
 
-def gate_up(tape: Tape, x: Value, width: tuple[int, ...], fused: bool, activation: str) -> Value:
+def gate_up(tape: Tape, x: Value, width: tuple[int, ...], fused: bool, activation: str, layer: str = "mlp") -> Value:
     """activation(gate) · up, each an operation of its own."""
     tp = tape.run.tp
     if fused:
-        gate = up = tape.linear(x, "mlp.up", "gate and up", (*width[:-1], 2 * width[-1]), tp)
+        gate = up = tape.linear(x, f"{layer}.up", "gate and up", (*width[:-1], 2 * width[-1]), tp)
     else:
-        gate = tape.linear(x, "mlp.gate", "gate", width, tp)
-        up = tape.linear(x, "mlp.up", "up", width, tp)
+        gate = tape.linear(x, f"{layer}.gate", "gate", width, tp)
+        up = tape.linear(x, f"{layer}.up", "up", width, tp)
     half = Value("gate", gate.dtype, tp, (gate.shape[0], *width))
     half.base = gate.base
     activated = activate(tape, half, activation, "activated gate")

@@ -66,7 +66,7 @@ def route(
         tape.small("weights before they are divided, and their sum", FULL, 1, (n, top_k + 1))
     tape.small("places of tokens", INDEX, 1, (3 if grouped else 2, n, top_k))
     chosen = Value("expert inputs", tape.compute if tape.autocast else x.dtype, 1, (n, top_k, hidden))
-    inner = gate_up(tape, chosen, (top_k, ffn), True, activation)
+    inner = gate_up(tape, chosen, (top_k, ffn), True, activation, "experts")
     result = tape.linear(inner, "experts.down", "expert results", (top_k, hidden))
     tape.keep(result)
     tape.small("expert weights", FULL if scores == FULL else tape.compute, 1, (n, top_k))

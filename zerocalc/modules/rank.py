@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from zerocalc.formulas.formula import ceil_div
 from zerocalc.ledger import record
 from zerocalc.modules.base import layout
@@ -9,6 +11,10 @@ from zerocalc.modules.layers import Architecture, architecture
 from zerocalc.modules.units import Unit, units
 from zerocalc.spec.base import FieldError
 from zerocalc.spec.job import Job
+from zerocalc.spec.model import Model
+
+if TYPE_CHECKING:
+    from zerocalc.modules.lora import Adapters
 
 
 @record
@@ -25,19 +31,26 @@ class Rank:
     total: int
     """Parameters of the whole model."""
     total_trainable: int
+    frozen: int = 0
+    """Elements of this rank's frozen base, beside which its adapters are trained."""
+    adapters: Adapters | None = None
 
     def elements(self, of: str) -> int:
         """Elements of this rank that a recipe's row covers."""
         if of == "trainable":
             return self.trainable
+        if of == "frozen":
+            return self.frozen
         return self.parameters if of == "all" else ceil_div(self.count(of), self.split)
 
     def count(self, of: str) -> int:
         """Elements of the whole model that a recipe's row covers."""
-        if of == "all":
-            return self.total
+        if of in ("all", "frozen"):
+            return self.total - (self.total_trainable if of == "frozen" else 0)
         if of == "trainable" or self.arch is None:
             return 0 if of == "rest" else self.total_trainable
+        if self.adapters is not None:  # matrices inside linear layers, all of them
+            return 0 if of == "rest" else self.adapters.factored if of == "factored" else self.total_trainable
         if of == "linear":
             return self.arch.linear_elements
         if of == "factored":
@@ -52,11 +65,24 @@ def rank(job: Job) -> Rank:
     run = layout(job, job.training.seq) if job.training.seq else None
     arch = architecture(model, run, job.implementation)
     total = arch.parameters if arch is not None else model.params or 0
-    trainable = model.trainable or total
+    extra = adapters_of(model, arch) if model.lora is not None and arch is not None else None
+    base = total
+    if extra is not None:
+        total += extra.total
+    trainable = extra.total if extra is not None else model.trainable or total
     if trainable > total:  # for a bare number of parameters the model has checked this already
         raise FieldError("model.trainable", f"{trainable:,} is more than the model's {total:,} parameters")
     split = parallel.tp * parallel.pp
-    own = ceil_div(total, split)
+    own = ceil_div(base, split)
+    trained = ceil_div(trainable, split)
     return Rank(
-        own, ceil_div(trainable, split), job.dp, arch, units(job, arch, own), run.tokens if run else 0, split, total, trainable
+        own + trained if extra is not None else own, trained, job.dp, arch, units(job, arch, own, extra), run.tokens if run else 0, split, total,
+        trainable, own if extra is not None else 0, extra,
     )  # fmt: skip
+
+
+def adapters_of(model: Model, arch: Architecture) -> Adapters | None:
+    """A model's adapters; what names them is read only where there are some."""
+    from zerocalc.modules.lora import adapters
+
+    return adapters(model, arch)

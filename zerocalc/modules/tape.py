@@ -53,13 +53,14 @@ class Tape:
     """Collects what a forward pass keeps.
 
     While ``rebuilding``, tensors are such as backward computes again: they are marked so, but, ``by_operator``, for some operators' outputs. With
-    ``adapters`` the base's own weights are frozen, and operations keep nothing for them.
+    ``adapters`` the base's own weights are frozen, in compute's dtype, and operations keep nothing for them.
     """
 
     def __init__(self, run: Layout, how: Implementation, adapters: Adapters | None = None) -> None:
         self.run, self.how, self.adapters = run, how, adapters
         self.frozen = adapters is not None
         self.autocast, self.compute = run.autocast, run.compute
+        self.wide = FULL if run.autocast and not self.frozen else run.compute
         self.rows: list[SavedRow] = []
         self.start("none")
 
@@ -109,8 +110,8 @@ class Tape:
         self.rows.append((name, dtype, divisor, shape, self.rebuilding))
 
     def stream(self, name: str, hidden: int) -> Value:
-        """The residual stream: what autocast leaves in fp32."""
-        return Value(name, FULL if self.autocast else self.compute, self.run.sequence, (self.run.tokens, hidden))
+        """The residual stream: what autocast leaves in the weights' own dtype."""
+        return Value(name, self.wide, self.run.sequence, (self.run.tokens, hidden))
 
     def cast(self, x: Value, dtype: str, name: str = "") -> Value:
         """``x`` in another dtype; nothing is kept, and nothing happens where it has that dtype."""
@@ -137,8 +138,9 @@ class Tape:
         inner = self.cast(x, adapters.dtype, f"{layer} adapter's input")
         if adapters.dropout:
             inner = self.dropout(inner, f"{layer} adapter's input after dropout")
-        self.keep(inner)
-        self.small(f"{layer} adapter's inner", adapters.dtype, x.divisor, (self.run.tokens, adapters.rank))
+        dtype = self.compute if self.autocast else adapters.dtype
+        self.keep(self.cast(inner, dtype))
+        self.small(f"{layer} adapter's inner", dtype, x.divisor, (self.run.tokens, adapters.rank))
 
     def dropout(self, x: Value, name: str) -> Value:
         """Keeps a mask."""

@@ -18,6 +18,8 @@ from zerocalc.spec.recipe import DTYPE_BYTES
 from zerocalc.units import GIB, byte_unit, figure, format_gib
 
 UNKNOWN = "unknown"
+MANY = 1000
+"""From here on a ratio is whole."""
 
 
 @record
@@ -91,9 +93,13 @@ def header(job: Job, parameters: int) -> list[str]:
     gpus = f"{job.cluster.gpus:,} GPU{'s' if job.cluster.gpus > 1 else ''}"
     kind = f" {job.cluster.gpu.title}" if job.cluster.gpu else ""
     lines = [f"{describe_model(job, parameters)}, {gpus}{kind}{degrees}, N_d {job.dp:,}"]
-    frozen = f", {job.model.trainable:,} trained" if job.model.trainable else ""
-    lines[0] += frozen
-    lines.append(f"recipe {job.recipe.name} ({job.recipe.bytes_per_parameter:.4g} B/param), {job.framework.name}")
+    lora = job.model.lora
+    if job.model.trainable:
+        lines[0] += f", {job.model.trainable:,} trained"
+    per_parameter = f"{job.trained_recipe.bytes_per_parameter:.4g} B/param"
+    lines.append(f"recipe {job.recipe.name} ({per_parameter}{' of the adapters' if lora else ''}), {job.framework.name}")
+    if lora:
+        lines.append(f"LoRA of rank {lora.rank} on {', '.join(lora.targets)}, adapters in {lora.dtype}, base frozen in {job.recipe.compute}")
     if t.seq and not job.model.is_bare:
         lines.append(
             f"sequences of {t.seq:,}, micro-batch {t.micro_batch}, accumulation {t.accumulation}, recompute {t.recompute}, {t.attention} attention"
@@ -147,7 +153,7 @@ def memory_rows(plan: Plan) -> tuple[list[Row], str]:
 
 def _coefficients(job: Job) -> dict[str, str]:
     """Bytes per parameter by kind of state, where the rows do not depend on shapes or on what is frozen."""
-    if job.model.trainable or any(row.of not in ("all", "trainable") for row in job.recipe.rows if row.kind != "copies"):
+    if job.model.trainable or job.model.lora or any(row.of not in ("all", "trainable") for row in job.recipe.rows if row.kind != "copies"):
         return {}
     sums: dict[str, float] = {}
     for row in job.recipe.rows:
@@ -204,7 +210,12 @@ def traffic_rows(plan: Plan) -> list[Row]:
     unit, _, size = byte_unit(max(max(a.sent_bytes_per_gpu, a.host_bytes_per_gpu) for a in answers), binary=False)
     rows = [
         Row("traffic per step", "", tuple(f"{a.volume_params:.4g}Ψ" for a in answers)),
-        Row("  of DDP", "", tuple("-" if a.ratio_to_dp is None else f"{a.ratio_to_dp:.3g}×" for a in answers), "dim"),
+        Row(
+            "  of DDP",
+            "",
+            tuple("-" if a.ratio_to_dp is None else f"{a.ratio_to_dp:,.0f}×" if a.ratio_to_dp >= MANY else f"{a.ratio_to_dp:.3g}×" for a in answers),
+            "dim",
+        ),
         Row(f"  sent per GPU, {unit}", "", tuple(figure(a.sent_bytes_per_gpu, size) for a in answers)),
     ]
     if any(a.host_bytes_per_gpu for a in answers):

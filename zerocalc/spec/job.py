@@ -76,7 +76,18 @@ class Job(Spec):
     @property
     def reduce_dtype(self) -> str:
         """The dtype in which gradients are reduced."""
-        return self.zero.reduce_dtype or self.recipe.gradient_dtype
+        return self.zero.reduce_dtype or self.trained_recipe.gradient_dtype
+
+    @property
+    def trained_recipe(self) -> Recipe:
+        """The recipe as it holds for what is trained: the adapters alone where there are some."""
+        lora = self.model.lora
+        return self.recipe if lora is None else self.recipe.for_adapters(lora.dtype)
+
+    @property
+    def gather_dtype(self) -> str:
+        """The dtype in which a sharded unit's weights are gathered; a frozen base's are held in the compute dtype already."""
+        return self.recipe.gather if self.model.lora is None else self.recipe.compute
 
     @model_validator(mode="after")
     def _check(self) -> Self:

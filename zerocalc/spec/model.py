@@ -24,12 +24,24 @@ def _read_stack(value: Any) -> Any:
         raise FieldError(path if path.startswith("model.") else f"model.stack.{path}", text) from None
 
 
+def _read_lora(value: Any) -> Any:
+    """Adapters, validated on their own for the same reason."""
+    if value is None:
+        return None
+    from zerocalc.spec.lora import read_lora
+
+    return read_lora(value)
+
+
 if TYPE_CHECKING:
+    from zerocalc.spec.lora import Lora
     from zerocalc.spec.stack import Stack
 
     OptionalStack = Stack | None
+    OptionalLora = Lora | None
 else:
     OptionalStack = Annotated[Any, BeforeValidator(_read_stack)]
+    OptionalLora = Annotated[Any, BeforeValidator(_read_lora)]
 
 GPT2_DROPOUT = 0.1
 """GPT-2's residual, embedding and attention dropout (openai/gpt-2; config.json of the gpt2 checkpoints)."""
@@ -77,6 +89,7 @@ class Model(Spec):
     family: Annotated[str, Field(max_length=100)] | None = None
     stack: OptionalStack = None
     quantised: Annotated[str, Field(max_length=100)] | None = None
+    lora: OptionalLora = None
 
     assumed: tuple[str, ...] = ()
     """What had to be filled in, in words; kept with the model so that a saved job says it again."""
@@ -104,6 +117,10 @@ class Model(Spec):
         """Fill in what the kind implies, and say so where it is a guess."""
         if not isinstance(data, dict):
             return data
+        if data.get("lora") is not None:
+            from zerocalc.spec.lora import with_targets
+
+            data = {**data, "lora": with_targets(data["lora"], data.get("family") or data.get("kind"))}
         given = {key for key in DIMENSIONS if data.get(key) is not None}
         if data.get("params") is not None or data.get("stack") is not None or not given:
             return data
@@ -111,6 +128,8 @@ class Model(Spec):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
+        if self.lora is not None and self.trainable is not None:
+            raise FieldError("model.trainable", "contradicts LoRA, which trains the adapters alone: give one of the two")
         if self.params is not None:
             self._check_bare(self.params)
             return self
@@ -140,6 +159,8 @@ class Model(Spec):
             raise FieldError(
                 "model.params", f"contradicts the architecture ({set_too[0]} …): give the number of parameters or the architecture, not both"
             )
+        if self.lora is not None:
+            raise FieldError("model.lora.rank", "needs the shapes of the layers it adapts: give an architecture, not just params")
         if self.trainable is not None and self.trainable > params:
             raise FieldError("model.trainable", f"{self.trainable:,} is more than the model's {params:,} parameters")
         if self.blocks is not None and self.blocks > params:
