@@ -10,6 +10,7 @@ from zerocalc.cli import Sections, new_app
 from zerocalc.cli.errors import UserError
 from zerocalc.cli.flags import AsJson, JobFile, job_flags
 from zerocalc.cli.jobs import make_job
+from zerocalc.cli.streams import print_json
 
 app = new_app()
 Wanted = Annotated[
@@ -34,9 +35,7 @@ def explain(*, given: dict[str, Any], job_file: JobFile = None, as_json: AsJson 
         names = dict.fromkeys(t.name for c in answer.candidates for t in c.memory.gpu.terms)
         raise UserError(f"--term: {term!r} names no entry; the entries are {', '.join(names)}")
     if as_json:
-        from zerocalc.document import to_json
-
-        typer.echo(to_json(explained.document(answer, explanations)))
+        print_json(explained.document(answer, explanations))
     else:
         from zerocalc.render.explanations import show
 

@@ -9,6 +9,7 @@ import typer
 from zerocalc.cli import Sections, new_app
 from zerocalc.cli.flags import AsJson
 from zerocalc.cli.jobs import make_model
+from zerocalc.cli.streams import print_json
 
 app = new_app()
 
@@ -23,9 +24,7 @@ def params(
     described = make_model(model)
     counts = count_parameters(described)
     if as_json:
-        from zerocalc.document import to_json
-
-        typer.echo(to_json(counts))
+        print_json(counts)
     else:
         from zerocalc.render.counts import show
 

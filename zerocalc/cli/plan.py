@@ -10,6 +10,7 @@ from zerocalc.cli import Sections, new_app
 from zerocalc.cli.errors import UserError
 from zerocalc.cli.flags import AsJson, JobFile, job_flags
 from zerocalc.cli.jobs import make_job
+from zerocalc.cli.streams import print_json
 
 app = new_app()
 FORMATS = ("table", "json", "csv", "markdown")
@@ -36,9 +37,7 @@ def plan(
         raise UserError(f"--json: contradicts --format {output_format}")
     answer = make_plan(make_job(given, job_file))
     if as_json or output_format == "json":
-        from zerocalc.document import to_json
-
-        typer.echo(to_json(answer))
+        print_json(answer)
     else:
         from zerocalc.render import plans
 

@@ -10,6 +10,7 @@ from zerocalc import presets as store
 from zerocalc.cli import Sections, new_app
 from zerocalc.cli.errors import UserError
 from zerocalc.cli.flags import AsJson
+from zerocalc.cli.streams import print_json
 
 app = new_app()
 Kind = Annotated[Optional[str], typer.Argument(metavar="[KIND]", help=f"One of {', '.join(store.KINDS)}.", autocompletion=lambda: list(store.KINDS))]  # noqa: UP045
@@ -27,9 +28,7 @@ def presets(kind: Kind = None, name: Name = None, *, as_json: AsJson = False) ->
     except store.PresetError as error:
         raise UserError(f"NAME: {error}") from None
     if as_json:
-        from zerocalc.document import to_json
-
-        typer.echo(to_json(tables if kind else {one: store.names(one) for one in store.KINDS}))
+        print_json(tables if kind else {one: store.names(one) for one in store.KINDS})
         return 0
     from zerocalc.render import presets as view
 
