@@ -19,8 +19,8 @@ def _read_stack(value: Any) -> Any:
     try:
         return Stack.model_validate(value)
     except ValidationError as error:
-        path, text = explain(error)
-        raise FieldError(path if path.startswith("model.") else f"model.stack.{path}", text) from None
+        path, text = explain(error, Stack)
+        raise FieldError(path if path.startswith("model.") else f"model.stack.{path}".rstrip("."), text) from None
 
 
 if TYPE_CHECKING:
