@@ -184,7 +184,7 @@ def framework(recipe: str, stages: int) -> dict[str, Any]:
 GRADIENTS = {"name": "g", "kind": "gradients", "dtype": "bf16", "sharded_from": 2}
 
 BAD_JOBS: list[tuple[str, str | bytes, str]] = [
-    ("empty", "", "--job: job.json is not valid JSON"),
+    ("empty", "", "--job: job.json is empty"),
     ("not JSON", "{params: 1B}", "--job: job.json is not valid JSON"),
     ("truncated", job_text()[:-5], "--job: job.json is not valid JSON"),
     ("a list", "[1, 2]", "--job: job.json holds a list"),
@@ -255,7 +255,7 @@ BAD_MODELS: list[tuple[str, str, str]] = [
     ("model.toml", "layers = 2", "--model model.toml: hidden: "),
     ("model.toml", "hidden = nan\nlayers = 2\nheads = 2", "--model model.toml: hidden: "),
     ("model.toml", "x = " + "[" * 5000, "--model: "),
-    ("model.txt", "layers = 2", "--model: "),
+    ("model.txt", "layers = 2", "--model model.txt: hidden: "),
 ]  # fmt: skip
 
 

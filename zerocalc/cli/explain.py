@@ -9,7 +9,7 @@ import typer
 from zerocalc.cli import Sections, new_app
 from zerocalc.cli.errors import UserError
 from zerocalc.cli.flags import AsJson, JobFile, job_flags
-from zerocalc.cli.jobs import make_job
+from zerocalc.cli.jobs import make_plan
 from zerocalc.cli.streams import print_json
 
 app = new_app()
@@ -25,9 +25,7 @@ Wanted = Annotated[
 @job_flags
 def explain(*, given: dict[str, Any], job_file: JobFile = None, as_json: AsJson = False, term: Wanted = None) -> int:
     """Write out every number of a plan: its formula in symbols, the numbers put in, the result, the source, the assumption."""
-    from zerocalc.planner import plan
-
-    answer = plan(make_job(given, job_file))
+    answer = make_plan(given, job_file)
     from zerocalc import explained
 
     explanations = explained.explain(answer, term)

@@ -9,7 +9,7 @@ import typer
 from zerocalc.cli import Sections, new_app
 from zerocalc.cli.errors import UserError
 from zerocalc.cli.flags import AsJson, JobFile, job_flags
-from zerocalc.cli.jobs import make_job
+from zerocalc.cli.jobs import make_plan
 from zerocalc.cli.streams import print_json
 
 app = new_app()
@@ -29,13 +29,11 @@ def plan(
     check: Annotated[bool, typer.Option("--check", help="Exit 1 unless something fits.", rich_help_panel="Input and output")] = False,
 ) -> int:
     """Say what a training job needs per GPU and sends per step, at each ZeRO stage, and what fits."""
-    from zerocalc.planner import plan as make_plan
-
     if output_format not in FORMATS:
         raise UserError(f"--format: {output_format!r} is not one of {', '.join(FORMATS)}")
     if as_json and output_format not in ("table", "json"):
         raise UserError(f"--json: contradicts --format {output_format}")
-    answer = make_plan(make_job(given, job_file))
+    answer = make_plan(given, job_file)
     if as_json or output_format == "json":
         print_json(answer)
     else:

@@ -6,7 +6,7 @@ from typing import Any
 
 from zerocalc.cli import Sections, new_app
 from zerocalc.cli.flags import AsJson, JobFile, job_flags
-from zerocalc.cli.jobs import make_job
+from zerocalc.cli.jobs import make_plan
 from zerocalc.cli.streams import print_json
 
 app = new_app()
@@ -16,9 +16,7 @@ app = new_app()
 @job_flags
 def step(*, given: dict[str, Any], job_file: JobFile = None, as_json: AsJson = False) -> int:
     """Walk through one training step, stages side by side: what each GPU holds, what arrives, what is freed, what is sent."""
-    from zerocalc.planner import plan
-
-    answer = plan(make_job(given, job_file))
+    answer = make_plan(given, job_file)
     if as_json:
         from zerocalc.document import plain
         from zerocalc.walk import walk
