@@ -96,7 +96,7 @@ def load(kind: str, name: str) -> dict[str, Any]:
 
         raise PresetError(f"{shown(name)} is not a preset{nearest(name, names(kind))} (zerocalc presets {kind} lists them)")
     table = read_table(name)
-    if kind == "models" and "model_type" in table:
+    if "model_type" in table:
         raise PresetError(f"{label(name)} is a Hugging Face config; zerocalc.load_model reads it (on the command line --model does)")
     for field, other in REFERENCES.get(kind, {}).items():
         table |= {field: beside(name, other, table[field])} if isinstance(table.get(field), str) else {}

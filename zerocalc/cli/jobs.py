@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
@@ -12,9 +12,11 @@ from zerocalc.cli.errors import UserError
 from zerocalc.cli.flags import FLAG_OF_PATH
 from zerocalc.presets import PresetError
 from zerocalc.results import Plan
-from zerocalc.spec.base import FieldError, explain
+from zerocalc.spec.base import FieldError, Spec, explain
 from zerocalc.spec.job import Job
 from zerocalc.spec.model import DIMENSIONS, Model
+
+S = TypeVar("S", bound=Spec)
 
 FROM_NODE = ("gpu", "gpus_per_node")
 """What a node's preset says of a cluster."""
@@ -41,7 +43,7 @@ def _job(written: Written, job_file: str | None) -> Job:
     for path in sorted(given, key=lambda p: p not in NAMED):  # a name replaces its subtree, then single flags override fields
         value = given[path]
         if path in NAMED:
-            value = _named(path, value, FLAG_OF_PATH[path])
+            value = _named(NAMED[path], value, FLAG_OF_PATH[path])
         _put(data, path, value, written)
     _mark_changed(data, given)
     written.data = data
@@ -53,21 +55,26 @@ def _job(written: Written, job_file: str | None) -> Job:
 
 def make_model(name: str) -> Model:
     """The model that a preset, a TOML file or a config.json describes. Raises `UserError` with one line."""
+    return validated("models", Model, name, "CONFIG|PRESET")[1]
+
+
+def validated(kind: str, spec: type[S], name: str, where: str) -> tuple[dict[str, Any], S]:
+    """The table that a name stands for, and what it describes; ``where`` is what errors call the name."""
+    table = _named(kind, name, where)
     try:
-        return Model.model_validate(_named("model", name, "CONFIG|PRESET"))
+        return table, spec.model_validate(table)
     except ValidationError as error:
-        path, text = explain(error, Model)
-        field = path.removeprefix("model").lstrip(".")
-        raise UserError(f"CONFIG|PRESET {presets.label(name)}: {field + ': ' if field else ''}{text}") from None
+        path, text = explain(error, spec)
+        field = path if kind == "papers" else path.removeprefix(kind.removesuffix("s")).lstrip(".")
+        raise UserError(f"{where} {presets.label(name)}: {field + ': ' if field else ''}{text}") from None
 
 
-def _named(path: str, name: str, where: str, file: str = "") -> Any:
+def _named(kind: str, name: str, where: str, file: str = "") -> Any:
     """The table that a name stands for; ``where`` is what errors begin with, ``file`` what they end with."""
-    kind = NAMED[path]
     try:
         if not name.strip():
             raise PresetError(f"{name!r} is no name of a preset or a file (zerocalc presets {kind} lists them)")
-        if path == "model" and not presets.is_preset(kind, name) and presets.is_path(name) and not name.lower().endswith(".toml"):
+        if kind == "models" and not presets.is_preset(kind, name) and presets.is_path(name) and not name.lower().endswith(".toml"):
             from zerocalc.interop.huggingface import read_model
 
             return read_model(name)
@@ -89,7 +96,7 @@ def _read_job(written: Written, source: str) -> dict[str, Any]:
         if isinstance(parent, dict) and isinstance(parent.get(last), str):
             name = written.names[path] = parent[last]
             if path not in written.given:
-                parent[last] = _named(path, presets.beside(source, kind, name), path, f" (in {written.job_file})")
+                parent[last] = _named(kind, presets.beside(source, kind, name), path, f" (in {written.job_file})")
     return data
 
 

@@ -59,7 +59,7 @@ def read_model(name: str) -> dict[str, Any]:
         return table
     if {"job", "cluster", "candidates"} & table.keys():
         raise PresetError(f"{_label(name)} is a job or an answer, not a model; --job reads it")
-    return model_from_config(table, _label(name), source=_label(Path(name).name)).model_dump(mode="json")
+    return model_from_config(table, _label(name), source=_label(Path(name).name)).model_dump(mode="json", exclude_none=True)
 
 
 def read_config(path: str) -> dict[str, Any]:
