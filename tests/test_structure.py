@@ -47,7 +47,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "memory": {"memory", "modules", "spec", "formulas", "ledger", "schedule"},
     "traffic": {"traffic", "modules", "spec", "formulas", "ledger", "schedule"},
     "results": {"ledger", "schedule", "spec"},
-    "counting": {"modules", "spec", "formulas", "ledger"},
+    "counting": {"modules", "spec", "formulas", "ledger", "interop"},
     "estimator": {"memory", "traffic", "modules", "spec", "formulas", "ledger", "schedule", "results"},
     "planner": {"estimator", "memory", "traffic", "modules", "spec", "formulas", "ledger", "schedule", "results", "units"},
     "document": {"formulas"},

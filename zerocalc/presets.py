@@ -76,10 +76,12 @@ def is_preset(kind: str, name: str) -> bool:
 
 def is_path(name: str) -> bool:
     """Whether a name that is no preset's can only be meant as a file: by its look, or because there is one."""
-    if not name:
-        return False
+    return bool(name) and (os.sep in name or name.lower().endswith((".toml", ".json")) or _exists(name))
+
+
+def _exists(path: str) -> bool:
     try:
-        return os.sep in name or name.lower().endswith((".toml", ".json")) or Path(name).exists()
+        return Path(path).exists()
     except (OSError, ValueError):  # no path can be so long, or hold such characters
         return False
 
@@ -107,8 +109,8 @@ def beside(path: str, kind: str, name: str) -> str:
     """The path of a file that the file at ``path`` names; a preset's name stays one."""
     if is_preset(kind, name) or not Path(path).is_file():  # what comes through a pipe lies nowhere
         return name
-    found = Path(path).parent / name
-    return str(found) if is_path(name) or found.exists() else name
+    found = str(Path(path).parent / name)
+    return found if is_path(name) or _exists(found) else name
 
 
 def read_table(path: str) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from functools import partial
 from importlib import import_module
 from typing import Annotated, Any
 
@@ -14,6 +15,7 @@ from zerocalc import __version__
 from zerocalc.cli import streams
 from zerocalc.cli.errors import UserError
 from zerocalc.cli.flags import FLAG_OF_PATH
+from zerocalc.units import shown
 
 COMMANDS = ("plan", "explain", "step", "params", "paper", "presets")
 INTERRUPTED = 130
@@ -29,6 +31,13 @@ class Sections(TyperCommand):
         for parameter in self.params:
             if not parameter.required:
                 parameter.process_value = _unless_absent(parameter.process_value)  # type: ignore[method-assign]
+
+    def make_parser(self, ctx: Any) -> Any:
+        """The parser, which takes no option twice with different values: one of them would not count."""
+        parser = super().make_parser(ctx)
+        for option in {id(option): option for option in parser._long_opt.values()}.values():
+            option.process = partial(_once, option, option.process)  # type: ignore[method-assign]
+        return parser
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write the options, section by section."""
@@ -46,6 +55,18 @@ class Sections(TyperCommand):
 def _unless_absent(process: Callable[[Any, Any], Any]) -> Any:
     """Spare typer the validator that it builds for each parameter, be it only to find that there is no value."""
     return lambda context, value: None if value is None else process(context, value)
+
+
+def _once(option: Any, process: Callable[[Any, Any], Any], value: Any, state: Any) -> None:
+    """Process an option, unless it was given another value before."""
+    new = value if option.takes_value else option.const
+    before = state.opts.get(option.dest, new)
+    if before != new:
+        name = option.obj.opts[0]
+        if option.takes_value:
+            raise UserError(f"{name}: is given twice, as {shown(before)} and {shown(new)}")
+        raise UserError(f"{name}: contradicts --no-{name[2:]}, which is given too")
+    process(value, state)
 
 
 class Lazy(TyperGroup):

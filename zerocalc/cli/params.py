@@ -7,9 +7,11 @@ from typing import Annotated
 import typer
 
 from zerocalc.cli import Sections, new_app
+from zerocalc.cli.errors import UserError
 from zerocalc.cli.flags import AsJson
 from zerocalc.cli.jobs import make_model
 from zerocalc.cli.streams import print_json
+from zerocalc.presets import label
 
 app = new_app()
 
@@ -22,7 +24,10 @@ def params(
     from zerocalc.counting import count_parameters
 
     described = make_model(model)
-    counts = count_parameters(described)
+    try:
+        counts = count_parameters(described)
+    except ValueError as error:
+        raise UserError(f"CONFIG|PRESET {label(model)}: {error}") from None
     if as_json:
         print_json(counts)
     else:

@@ -34,18 +34,18 @@ _LONGEST_NUMBER = 1024
 """Bits; Python refuses to print some longer numbers at all."""
 
 
-def load_model(name: str) -> Model:
+def load_model(name: str | os.PathLike[str]) -> Model:
     """The model that a preset's name, a TOML file or a Hugging Face ``config.json`` describes.
 
     Raises `PresetError`, one line that starts with the name, where there is no such thing or it holds what is not counted exactly.
     """
     if not isinstance(name, (str, os.PathLike)):
         raise TypeError(f"load_model takes the name of a preset or the path of a file, not {type(name).__name__}")
-    name = os.fspath(name)
+    path = os.fspath(name)
     try:
-        return Model.model_validate(read_model(name))
+        return Model.model_validate(read_model(path))
     except ValidationError as error:
-        raise PresetError(": ".join([_label(name), *filter(None, explain(error, Model))])) from None
+        raise PresetError(": ".join([_label(path), *filter(None, explain(error, Model))])) from None
 
 
 def read_model(name: str) -> dict[str, Any]:

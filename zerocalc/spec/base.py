@@ -8,6 +8,9 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
 from zerocalc import presets
 from zerocalc.units import shown
 
+LONGEST_PATH = 4096
+"""Characters of a field that holds a preset's name or a file's path; what Linux takes at most."""
+
 
 class Spec(BaseModel):
     """Base of everything that a user describes."""
@@ -21,6 +24,13 @@ class FieldError(ValueError):
     def __init__(self, path: str, text: str) -> None:
         super().__init__(text)
         self.path = path
+
+
+def require(value: object, spec: type[Spec], function: str) -> None:
+    """Raise `TypeError`, one line, unless ``value`` is what a public function takes."""
+    if not isinstance(value, spec):
+        name = f"zerocalc.{spec.__name__}"
+        raise TypeError(f"{function} takes a {spec.__name__}, not {type(value).__name__}; {name}(...) or {name}.model_validate({{...}}) makes one")
 
 
 def from_preset(kind: str) -> BeforeValidator:
@@ -84,7 +94,7 @@ def _spec_in(annotation: Any) -> type[BaseModel] | None:
 
 
 def _wording(fault: Any, path: str) -> str:
-    value, context = _spelled(fault.get("input")), fault.get("ctx", {})
+    value, context = shown(fault.get("input")), fault.get("ctx", {})
     table = "neither a name nor a table of fields" if path.rpartition(".")[2] in NAMEABLE else "not a table of fields"
     words: dict[str, Callable[[], str]] = {
         "missing": lambda: "is missing",
@@ -105,8 +115,3 @@ def _wording(fault: Any, path: str) -> str:
         "greater_than_equal": lambda: f"{value} is not at least {context['ge']:,}",
     }
     return words[fault["type"]]() if fault["type"] in words else f"{value} is of the wrong kind"
-
-
-def _spelled(value: Any) -> str:
-    """A value as files spell it."""
-    return {None: "null", True: "true", False: "false"}[value] if value is None or isinstance(value, bool) else shown(value)
