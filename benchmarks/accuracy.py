@@ -153,9 +153,9 @@ def page() -> str:
         rest = f"{median(outside):.3f} % | {max(outside):.3f} %" if outside else "| "
         lines.append(f"| {name} | {len(layer)} | {median(layer):.3f} % | {max(layer):.3f} % | {rest} |")
     lines.append(LOSSES)
-    for peaks, ours in losses():
+    for peaks, (forward, backward) in losses():
         cells = [peaks["loss"], *(str(peaks[key]) for key in ("tokens", "hidden", "vocab")), "frozen" if peaks["frozen_head"] else "trained"]
-        cells += compared(peaks["peak_forward_bytes"], ours[0])[0] + compared(peaks["peak_backward_bytes"], ours[1])[0]
+        cells += compared(peaks["peak_forward_bytes"], forward)[0] + compared(peaks["peak_backward_bytes"], backward)[0]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 from zerocalc.ledger import record
 from zerocalc.modules.base import Component, Module
 from zerocalc.modules.layers import architecture
@@ -28,8 +30,18 @@ class Counts:
     adapters: int = 0
 
 
-def count_parameters(model: Model) -> Counts:
-    """Count a model tensor by tensor. Raises `ValueError` for a bare number of parameters, which has no tensors."""
+def count_parameters(model: Model | str | os.PathLike[str]) -> Counts:
+    """Count a model tensor by tensor; a text is the name of a preset or the path of a TOML file or a ``config.json``.
+
+    Raises `ValueError` for a bare number of parameters, which has no tensors, and for a name that is none.
+    """
+    if isinstance(model, (str, os.PathLike)):
+        from zerocalc.interop.huggingface import load_model
+
+        model = load_model(model)
+    if not isinstance(model, Model):
+        hint = "; its model is job.model" if hasattr(model, "model") else ""
+        raise TypeError(f"count_parameters takes a Model, a preset's name or a path, not {type(model).__name__}{hint}")
     arch = architecture(model)
     if arch is None:
         raise ValueError("a bare number of parameters has no tensors to count: give an architecture")

@@ -9,7 +9,7 @@ from zerocalc.memory.states import states
 from zerocalc.modules.rank import Rank, rank
 from zerocalc.results import AtPeak, Communication, Estimate, GpuMemory, HostMemory, Memory
 from zerocalc.schedule import NETWORK_FABRICS, Schedule, merge
-from zerocalc.spec.base import FieldError
+from zerocalc.spec.base import FieldError, require
 from zerocalc.spec.framework import FrameworkStage
 from zerocalc.spec.job import Job
 from zerocalc.spec.recipe import DTYPE_BYTES
@@ -24,6 +24,7 @@ def estimate(job: Job, stage: int | None = None) -> Estimate:
 
     Raises `ValueError` where the stage is not one of the framework's, or not named at all.
     """
+    require(job, Job, "estimate")
     return estimate_with_assumptions(job, stage)[0]
 
 

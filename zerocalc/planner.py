@@ -5,6 +5,7 @@ from __future__ import annotations
 from zerocalc.estimator import estimate_with_assumptions
 from zerocalc.ledger import DYNAMIC_KINDS
 from zerocalc.results import SCHEMA_VERSION, Estimate, Plan, Recommendation, Verdict
+from zerocalc.spec.base import require
 from zerocalc.spec.job import Job
 from zerocalc.units import GB, figure, format_count, format_gib
 
@@ -24,6 +25,7 @@ def display_name(name: str) -> str:
 
 def plan(job: Job) -> Plan:
     """All stages asked for, side by side, with a verdict and a recommendation where the GPU's memory is known."""
+    require(job, Job, "plan")
     candidates: list[Estimate] = []
     assumptions = [*job.model.assumed, *_assumed(job)]
     for stage in job.stages:

@@ -39,7 +39,9 @@ _LONGEST_SHOWN = 40
 
 
 def shown(value: object) -> str:
-    """The value as an error line quotes it: one line, and not longer than a line."""
+    """The value as an error line quotes it: one line, not longer than a line, spelled as in files."""
+    if value is None or isinstance(value, bool):
+        return "null" if value is None else str(value).lower()
     try:
         text = repr(value)
     except ValueError:  # an integer of thousands of digits, which Python does not spell

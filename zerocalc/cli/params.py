@@ -7,8 +7,11 @@ from typing import Annotated, Any, Optional
 import typer
 
 from zerocalc.cli import Sections, new_app
+from zerocalc.cli.errors import UserError
 from zerocalc.cli.flags import FLAGS, AsJson, option
 from zerocalc.cli.jobs import make_model
+from zerocalc.cli.streams import print_json
+from zerocalc.presets import label
 
 app = new_app()
 RANK, TARGETS = (next(flag for flag in FLAGS if flag.path == f"model.lora.{field}") for field in ("rank", "targets"))
@@ -27,11 +30,12 @@ def params(
 
     lora: dict[str, Any] = {RANK.path: lora_rank, TARGETS.path: lora_targets}
     described = make_model(model, {path: value for path, value in lora.items() if value is not None})
-    counts = count_parameters(described)
+    try:
+        counts = count_parameters(described)
+    except ValueError as error:
+        raise UserError(f"CONFIG|PRESET {label(model)}: {error}") from None
     if as_json:
-        from zerocalc.document import to_json
-
-        typer.echo(to_json(counts))
+        print_json(counts)
     else:
         from zerocalc.render.counts import show
 

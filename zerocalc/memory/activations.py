@@ -44,7 +44,7 @@ def activations(job: Job, rank: Rank) -> Block:
     terms = _layers(job, arch, in_flight) + _ends(arch, in_flight) + _loss(job, arch, rank.tokens)
     if job.implementation.shared_buffer:
         terms += _shared_buffer(job, arch, rank.tokens)
-    assumptions = [f"layers as {job.implementation.name} runs them; {GRADIENTS}"]
+    assumptions = [f"layers of {job.implementation.name}: {job.implementation.title or 'as its file says'}", GRADIENTS]
     if rank.total_trainable < rank.total:
         assumptions.append(FROZEN)
     if len(arch.groups) > 1:

@@ -6,7 +6,7 @@ from rich.console import RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
-from zerocalc.explained import Explanation, TensorShare, saved_tensors
+from zerocalc.explained import ROWS_AT_PEAK, Explanation, TensorShare, saved_tensors
 from zerocalc.ledger import STATE_KINDS, Moment, Term
 from zerocalc.planner import display_name
 from zerocalc.render.console import columns, emit, labelled
@@ -22,7 +22,8 @@ def show(plan: Plan, explanations: list[Explanation], whole: bool) -> None:
     for explanation in explanations:
         shown += _memory(plan, explanation, whole)
         shown += _traffic(explanation, whole)
-    shown += ["", labelled([("symbols", _legend(explanations)), *(("assumed", text) for text in plan.assumptions)])]
+    symbols = _legend(explanations)
+    shown += ["", labelled([*([("symbols", symbols)] if symbols else []), *(("assumed", text) for text in plan.assumptions)])]
     emit(*shown)
 
 
@@ -54,11 +55,15 @@ def _sum(label: str, parts: list[int]) -> Text:
 
 
 def _memory(plan: Plan, explanation: Explanation, whole: bool) -> list[RenderableType]:
+    if not explanation.terms and not whole:
+        return []
     lines: list[RenderableType] = ["", Text(f"{display_name(explanation.name)}, memory", "bold underline")]
     for term in explanation.terms:
         place = {"gpu": "each GPU", "cpu": "each node's host", "nvme": "each node's drives"}[term.tier]
         lines += _entry(f"{term.name}: {place}, {_while(term.moments)}", term, term.bytes)
-    tensors = saved_tensors(plan, explanation.terms)
+    if explanation.row and not whole:
+        lines.append(_sum(explanation.row, [t.bytes for t in explanation.terms]))
+    tensors = [] if explanation.row in ROWS_AT_PEAK else saved_tensors(plan, explanation.terms)
     if tensors and not whole:
         lines += ["", _tensors(tensors)]
     if whole:
@@ -83,9 +88,11 @@ def _tensors(tensors: list[TensorShare]) -> RenderableType:
 
 
 def _traffic(explanation: Explanation, whole: bool) -> list[RenderableType]:
+    if not explanation.collectives and not whole:
+        return []
     lines: list[RenderableType] = ["", Text(f"{display_name(explanation.name)}, traffic per step", "bold underline")]
     if not explanation.collectives:
-        return [*lines, Text("nothing is sent")] if whole else []
+        return [*lines, Text("nothing is sent")]
     for c in explanation.collectives:
         calls = f"{c.count:,} call{'s' if c.count > 1 else ''} of {c.tensor_bytes:,} bytes"
         hidden = "overlapped" if c.overlapped else "exposed"

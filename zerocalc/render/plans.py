@@ -9,7 +9,8 @@ from collections.abc import Callable
 from rich.console import RenderableType
 from rich.text import Text
 
-from zerocalc.ledger import ACTIVATION_KINDS, STATE_KINDS, Term, record
+from zerocalc.explained import PEAK_ROWS
+from zerocalc.ledger import STATE_KINDS, Term, record
 from zerocalc.planner import describe_model, display_name
 from zerocalc.render.console import SHORT_MOMENT, columns, emit, labelled
 from zerocalc.results import Estimate, Plan
@@ -182,15 +183,8 @@ def _peak_rows(plan: Plan, amounts: Callable[..., Row]) -> list[Row]:
     unknown = "activations" in plan.candidates[0].memory.gpu.unknown
     if unknown:
         rows.append(Row("  activations", "", (UNKNOWN,) * len(plan.candidates)))
-    for label, kinds in (
-        ("  activations", ACTIVATION_KINDS - {"logits"}),
-        ("  logits", frozenset({"logits"})),
-        ("  16-bit weight copies", frozenset({"copies"})),
-        ("  buffers (C_B)", frozenset({"buffers"})),
-        ("  gathered layers", frozenset({"gathered"})),
-        ("  device runtime", frozenset({"runtime"})),
-    ):
-        row = amounts(label, "", at_peak(kinds))
+    for label, kinds in PEAK_ROWS:
+        row = amounts(f"  {label}", "", at_peak(kinds))
         if set(row.cells) != {"0.00"}:
             rows.append(row)
     rows.append(amounts("  in all", "", lambda c: c.memory.gpu.peak_bytes, "bold"))

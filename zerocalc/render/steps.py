@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from rich.console import RenderableType
 from rich.rule import Rule
-from rich.table import Table
 from rich.text import Text
 
 from zerocalc.ledger import MOMENTS, Moment, Term
 from zerocalc.planner import display_name
-from zerocalc.render.console import console, emit, labelled
+from zerocalc.render.console import Grid, console, emit, labelled
 from zerocalc.render.plans import header, parameters_of
 from zerocalc.results import Estimate, Plan
 from zerocalc.schedule import Collective
@@ -53,9 +52,9 @@ def _at(moment: Moment, walks: list[tuple[Estimate, list[Instant]]]) -> list[Ins
     return [next(i for i in instants if i.moment == moment) for _, instants in walks]
 
 
-def _moment(moment: Moment, walks: list[tuple[Estimate, list[Instant]]], unit: str, size: int) -> Table:
+def _moment(moment: Moment, walks: list[tuple[Estimate, list[Instant]]], unit: str, size: int) -> Grid:
     instants = _at(moment, walks)
-    table = Table(box=None, pad_edge=False, padding=(0, 1), header_style="bold", expand=False)
+    table = Grid(box=None, pad_edge=False, padding=(0, 1), header_style="bold", expand=False)
     table.add_column("")
     for candidate, _ in walks:
         table.add_column(display_name(candidate.name), overflow="fold")

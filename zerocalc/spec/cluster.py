@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, StrictBool, model_validator
 
 from zerocalc import presets
-from zerocalc.spec.base import FieldError, Spec, from_preset
+from zerocalc.spec.base import LONGEST_PATH, FieldError, Spec, from_preset
 from zerocalc.units import Bytes, Capacity, Flops, Rate, Whole, format_gib
 
 DEFAULT_GPUS_PER_NODE = 8
@@ -39,7 +39,7 @@ class Node(Spec):
     title: Annotated[str, Field(max_length=200)]
     source: Annotated[str, Field(max_length=2000)]
     gpus: Whole
-    gpu: Annotated[str, Field(max_length=200)]
+    gpu: Annotated[str, Field(max_length=LONGEST_PATH)]
     network_bytes_per_second: Rate | None = None
     note: Annotated[str, Field(max_length=500)] | None = None
 

@@ -20,8 +20,8 @@ def _read_stack(value: Any) -> Any:
     try:
         return Stack.model_validate(value)
     except ValidationError as error:
-        path, text = explain(error)
-        raise FieldError(path if path.startswith("model.") else f"model.stack.{path}", text) from None
+        path, text = explain(error, Stack)
+        raise FieldError(path if path.startswith("model.") else f"model.stack.{path}".rstrip("."), text) from None
 
 
 def _read_lora(value: Any) -> Any:
