@@ -127,6 +127,13 @@ def test_a_contradiction_that_counting_shows_names_the_file() -> None:
     assert line.endswith("(in job.json)")
 
 
+def test_a_name_that_a_flag_replaces_is_not_looked_up() -> None:
+    file = job(cluster={"gpus": 8, "gpu": "h1000", "node": "dgx-1000"}, model="gpt-2", recipe="adam")
+    others = ["--model", "gpt2", "--recipe", "sgd", "--node", "dgx-h100"]
+    assert run("plan", "--job", file, *others).status == 0
+    assert refused(run("plan", "--job", file, *others[:-2])).startswith("error: cluster.gpu: 'h1000' is not a preset")
+
+
 def refused_job(table: Any) -> str:
     return refused(run("plan", "--job", "-", stdin=table if isinstance(table, str) else json.dumps(table)))
 

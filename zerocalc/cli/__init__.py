@@ -35,8 +35,8 @@ class Sections(TyperCommand):
     def make_parser(self, ctx: Any) -> Any:
         """The parser, which takes no option twice with different values: one of them would not count."""
         parser = super().make_parser(ctx)
-        for option in {id(option): option for option in parser._long_opt.values()}.values():
-            option.process = partial(_once, option, option.process)  # type: ignore[method-assign]
+        for option in {id(option): option for option in getattr(parser, "_long_opt", {}).values()}.values():
+            option.process = partial(_once, option, option.process)
         return parser
 
     def format_options(self, ctx: Any, formatter: Any) -> None:

@@ -100,7 +100,7 @@ def _read_job(written: Written, source: str) -> dict[str, Any]:
             parent = parent.get(part) if isinstance(parent, dict) else None
         if isinstance(parent, dict) and isinstance(parent.get(last), str):
             name = written.names[path] = parent[last]
-            if path not in written.given:
+            if path not in written.given and not (path == "cluster.gpu" and "cluster.node" in written.given):
                 parent[last] = _named(kind, presets.beside(source, kind, name), path, f" (in {written.job_file})")
     return data
 
