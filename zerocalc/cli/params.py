@@ -8,7 +8,7 @@ import typer
 
 from zerocalc.cli import Sections, new_app
 from zerocalc.cli.errors import UserError
-from zerocalc.cli.flags import FLAGS, AsJson, option
+from zerocalc.cli.flags import FLAG_OF_PATH, FLAGS, AsJson, option
 from zerocalc.cli.jobs import make_model
 from zerocalc.cli.streams import print_json
 from zerocalc.presets import label
@@ -33,7 +33,8 @@ def params(
     try:
         counts = count_parameters(described)
     except ValueError as error:
-        raise UserError(f"CONFIG|PRESET {label(model)}: {error}") from None
+        blamed = FLAG_OF_PATH.get(getattr(error, "path", ""), f"CONFIG|PRESET {label(model)}")
+        raise UserError(f"{blamed}: {error}") from None
     if as_json:
         print_json(counts)
     else:
