@@ -6,11 +6,19 @@ from zerocalc.estimator import estimate_with_assumptions
 from zerocalc.ledger import DYNAMIC_KINDS
 from zerocalc.results import SCHEMA_VERSION, Estimate, Plan, Recommendation, Verdict
 from zerocalc.spec.job import Job
-from zerocalc.units import GB, figure, format_count, format_gib
+from zerocalc.units import format_count, format_gib
 
 EVEN_SPLIT = "even split: tensor and pipeline parallelism divide states evenly"
 
 EVEN_TOKENS = "even split: context parallelism divides the tokens of a sequence evenly"
+
+
+def _context_shards(job: Job) -> str:
+    """Over what states are sharded where context parallelism is used, which the paper does not have."""
+    return (
+        f"gradients are reduced and states sharded over dp·cp = {job.dp}·{job.parallel.cp} = {job.shards} ranks, "
+        "as FSDP, Megatron and DeepSpeed-Ulysses do; [ZeRO] has no context parallelism"
+    )
 
 
 def display_name(name: str) -> str:
@@ -49,8 +57,8 @@ def _assumed(job: Job) -> list[str]:
     if parallel.tp * parallel.pp > 1:
         out.append(EVEN_SPLIT)
     if parallel.cp > 1:
-        out.append(EVEN_TOKENS)
-    if job.dp > 1:
+        out += [EVEN_TOKENS, _context_shards(job)]
+    if job.shards > 1:
         if zero.buffers == "constant":
             sizes = dict.fromkeys((zero.reduce_bucket_size, zero.allgather_bucket_size))
             out.append(f"C_B: buckets of up to {' and '.join(f'{size:,}' for size in sizes)} elements")
@@ -110,7 +118,7 @@ def _compared(other: Estimate, chosen: Estimate) -> str:
     """Another candidate that would do, in memory and traffic relative to the chosen one."""
     saved = chosen.memory.gpu.reserved_bytes - other.memory.gpu.reserved_bytes
     sent, base = other.communication.sent_bytes_per_gpu, chosen.communication.sent_bytes_per_gpu
-    traffic = "as many bytes" if sent == base else f"{figure(sent, GB)} GB instead of {figure(base, GB)}"
+    traffic = "as many bytes" if sent == base else f"{format_gib(sent)} instead of {format_gib(base)}"
     known = " of what is known" if other.memory.gpu.unknown else ""
     memory = f"frees {format_gib(saved)} more{known}" if saved > 0 else f"takes {format_gib(-saved)} more{known}" if saved < 0 else "takes as much"
     return f"{display_name(other.name)} {memory} and sends {traffic} a step"
@@ -126,7 +134,7 @@ def _notes(job: Job, candidates: list[Estimate]) -> list[str]:
     elif job.cluster.usable_bytes is None:
         notes.append("what fits is unknown: --gpu h100-80g or --gpu-memory 80GiB says what there is")
     if job.parallel.cp > 1:
-        notes.append("traffic between context-parallel ranks is not counted: neither keys and values nor the reduction of gradients over them")
+        notes.append("the keys and values that context-parallel ranks send each other are not counted")
     if job.parallel.tp * job.parallel.pp > 1 and "activations" in unknown:
         notes.append("what tensor and pipeline parallelism send is unknown too, and not in the traffic")
     if job.parallel.pp > 1:

@@ -15,7 +15,7 @@ Verdict = Literal["fits", "does_not_fit", "unknown"]
 
 @record
 class AtPeak:
-    """The peak, split; the three sum to it [bytes]."""
+    """The peak, split; the three sum to it [bytes]. What is not known counts nowhere: `GpuMemory.activations_known` and ``unknown`` say so."""
 
     states_bytes: int
     activations_bytes: int
@@ -31,6 +31,7 @@ class GpuMemory:
     peak_moment: Moment
     moments: dict[Moment, int]
     at_peak: AtPeak
+    activations_known: bool
     reserved_bytes: int
     unknown: tuple[str, ...]
     terms: tuple[Term, ...]
@@ -55,13 +56,17 @@ class Memory:
 
 @record
 class Communication:
-    """Traffic of one optimizer step on one rank: the paper's volume (elements over the rank's parameters) and the ring's bytes."""
+    """Traffic of one optimizer step on one rank: the paper's volume (elements over the rank's parameters) and the ring's bytes.
+
+    ``unknown`` names what is sent too and is in no figure; with any of it ``sent_bytes_per_gpu`` is the known part.
+    """
 
     volume_params: float
     ratio_to_dp: float | None
     sent_bytes_per_gpu: int
     inter_node_bytes_per_gpu: int | None
     host_bytes_per_gpu: int
+    unknown: tuple[str, ...]
     collectives: tuple[Collective, ...]
 
 

@@ -325,7 +325,7 @@ def test_rates_that_are_none(bad: object) -> None:
 
 TITLES = [
     *[("meta-llama/Llama-3.1-8B", "meta-llama/Llama-3.1-8B"), (" a ", "a")],
-    *[("", "llama"), (None, "llama"), (3, "llama"), ("a\nb", "llama"), ("x" * 201, "llama")],
+    *[(bad, "llama (config.json)") for bad in ("", None, 3, "a\nb", "x" * 201)],
 ]
 
 

@@ -58,5 +58,5 @@ def rank(job: Job) -> Rank:
     split = parallel.tp * parallel.pp
     own = ceil_div(total, split)
     return Rank(
-        own, ceil_div(trainable, split), job.dp, arch, units(job, arch, own), run.tokens if run else 0, split, total, trainable
+        own, ceil_div(trainable, split), job.shards, arch, units(job, arch, own), run.tokens if run else 0, split, total, trainable
     )  # fmt: skip

@@ -12,10 +12,11 @@ from rich.text import Text
 from zerocalc.ledger import ACTIVATION_KINDS, STATE_KINDS, Term, record
 from zerocalc.planner import describe_model, display_name
 from zerocalc.render.console import SHORT_MOMENT, columns, emit, labelled
-from zerocalc.results import Estimate, Plan
+from zerocalc.results import Communication, Estimate, Plan
+from zerocalc.schedule import HOST_TRAFFIC
 from zerocalc.spec.job import Job
 from zerocalc.spec.recipe import DTYPE_BYTES
-from zerocalc.units import GIB, byte_unit, figure, format_gib
+from zerocalc.units import GIB, byte_unit, figure, format_gib, format_multiple
 
 UNKNOWN = "unknown"
 
@@ -42,12 +43,12 @@ def show(plan: Plan) -> None:
     shown: list[RenderableType] = [verdict(plan)] if plan.job.cluster.usable_bytes is not None else []
     shown += [Text(line) for line in header(plan.job, parameters_of(plan))]
     shown.append("")
-    rows, heading = memory_rows(plan)
-    table = columns("", *(display_name(c.name) for c in plan.candidates), first=heading)
-    for row in rows:
+    unit, size = unit_of(plan)
+    table = columns("", *(display_name(c.name) for c in plan.candidates), first=f"{unit} per GPU")
+    for row in memory_rows(plan, size):
         table.add_row(Text(row.label), row.coefficient, *row.cells, style=row.style)
     table.add_section()
-    for row in traffic_rows(plan):
+    for row in traffic_rows(plan, size):
         table.add_row(Text(row.label), row.coefficient, *row.cells, style=row.style)
     shown.append(table)
     remarks = _remarks(plan)
@@ -81,7 +82,7 @@ def _traffic(candidate: Estimate) -> str:
         return "No traffic between data-parallel ranks."
     if candidate.stage == 0:
         return "Plain data parallelism."
-    return "Same traffic as DDP." if ratio == 1 else f"{ratio:.3g}× the traffic of DDP."
+    return "Same traffic as DDP." if ratio == 1 else f"{format_multiple(ratio, 3)}× the traffic of DDP."
 
 
 def header(job: Job, parameters: int) -> list[str]:
@@ -90,7 +91,7 @@ def header(job: Job, parameters: int) -> list[str]:
     degrees = "".join(f", {name} {degree}" for name, degree in (("tp", p.tp), ("pp", p.pp), ("cp", p.cp)) if degree > 1)
     gpus = f"{job.cluster.gpus:,} GPU{'s' if job.cluster.gpus > 1 else ''}"
     kind = f" {job.cluster.gpu.title}" if job.cluster.gpu else ""
-    lines = [f"{describe_model(job, parameters)}, {gpus}{kind}{degrees}, N_d {job.dp:,}"]
+    lines = [f"{describe_model(job, parameters)}, {gpus}{kind}{degrees}, N_d {job.shards:,}"]
     frozen = f", {job.model.trainable:,} trained" if job.model.trainable else ""
     lines[0] += frozen
     lines.append(f"recipe {job.recipe.name} ({job.recipe.bytes_per_parameter:.4g} B/param), {job.framework.name}")
@@ -119,11 +120,16 @@ def _choices(job: Job) -> list[str]:
     return out
 
 
-def memory_rows(plan: Plan) -> tuple[list[Row], str]:
-    """The memory part of the table, and the heading that names its unit."""
+def unit_of(plan: Plan) -> tuple[str, int]:
+    """The one unit of a plan's figures: as a heading names it, and its bytes. A GPU's memory is counted in GiB, papers count in GB."""
     gpus = [c.memory.gpu for c in plan.candidates]
-    binary = plan.job.cluster.usable_bytes is not None
-    unit, meaning, size = byte_unit(max(max(g.states_bytes, g.peak_bytes) for g in gpus), binary)
+    unit, meaning, size = byte_unit(max(max(g.states_bytes, g.peak_bytes) for g in gpus), binary=plan.job.cluster.usable_bytes is not None)
+    return f"{unit} ({meaning})", size
+
+
+def memory_rows(plan: Plan, size: int) -> list[Row]:
+    """The memory part of the table, in units of ``size`` bytes."""
+    gpus = [c.memory.gpu for c in plan.candidates]
     bytes_per_parameter = _coefficients(plan.job)
 
     def amounts(label: str, coefficient: str, pick: Callable[[Estimate], int], style: str = "") -> Row:
@@ -141,8 +147,7 @@ def memory_rows(plan: Plan) -> tuple[list[Row], str]:
     whole = next((g.states_bytes for g, c in zip(gpus, plan.candidates, strict=True) if c.stage == 0), None)
     if whole and len(gpus) > 1:
         rows.append(Row("  of DDP", "", tuple(_percent(g.states_bytes, whole) for g in gpus), "dim"))
-    rows += _peak_rows(plan, amounts)
-    return rows, f"{unit} ({meaning}) per GPU"
+    return [*rows, *_peak_rows(plan, amounts)]
 
 
 def _coefficients(job: Job) -> dict[str, str]:
@@ -173,9 +178,6 @@ def _peak_rows(plan: Plan, amounts: Callable[..., Row]) -> list[Row]:
     moments = tuple(SHORT_MOMENT[c.memory.gpu.peak_moment] for c in plan.candidates)
     rows = [Row("known peak, at" if plan.candidates[0].memory.gpu.unknown else "peak, at", "", moments, "italic")]
     rows.append(amounts("  states then", "", at_peak(STATE_KINDS)))
-    unknown = "activations" in plan.candidates[0].memory.gpu.unknown
-    if unknown:
-        rows.append(Row("  activations", "", (UNKNOWN,) * len(plan.candidates)))
     for label, kinds in (
         ("  activations", ACTIVATION_KINDS - {"logits"}),
         ("  logits", frozenset({"logits"})),
@@ -185,6 +187,9 @@ def _peak_rows(plan: Plan, amounts: Callable[..., Row]) -> list[Row]:
         ("  device runtime", frozenset({"runtime"})),
     ):
         row = amounts(label, "", at_peak(kinds))
+        missing = [label.strip() in c.memory.gpu.unknown for c in plan.candidates]
+        if any(missing) and kinds != {"logits"}:
+            row = Row(label, "", tuple(UNKNOWN if unknown else cell for unknown, cell in zip(missing, row.cells, strict=True)))
         if set(row.cells) != {"0.00"}:
             rows.append(row)
     rows.append(amounts("  in all", "", lambda c: c.memory.gpu.peak_bytes, "bold"))
@@ -198,22 +203,32 @@ def _peak_rows(plan: Plan, amounts: Callable[..., Row]) -> list[Row]:
     return rows
 
 
-def traffic_rows(plan: Plan) -> list[Row]:
-    """The traffic part of the table."""
+def traffic_rows(plan: Plan, size: int) -> list[Row]:
+    """The traffic part of the table, in units of ``size`` bytes."""
     answers = [c.communication for c in plan.candidates]
-    unit, _, size = byte_unit(max(max(a.sent_bytes_per_gpu, a.host_bytes_per_gpu) for a in answers), binary=False)
+    missing = unknown_sent(answers[0])
     rows = [
-        Row("traffic per step", "", tuple(f"{a.volume_params:.4g}Ψ" for a in answers)),
-        Row("  of DDP", "", tuple("-" if a.ratio_to_dp is None else f"{a.ratio_to_dp:.3g}×" for a in answers), "dim"),
-        Row(f"  sent per GPU, {unit}", "", tuple(figure(a.sent_bytes_per_gpu, size) for a in answers)),
+        Row("traffic per step", "", tuple(f"{format_multiple(a.volume_params, 4)}Ψ" for a in answers)),
+        Row("  of DDP", "", tuple("-" if a.ratio_to_dp is None else f"{format_multiple(a.ratio_to_dp, 3)}×" for a in answers), "dim"),
+        Row(
+            "  known part sent" if missing else "  sent per GPU",
+            "",
+            tuple(UNKNOWN if missing and not a.sent_bytes_per_gpu else figure(a.sent_bytes_per_gpu, size) for a in answers),
+        ),
     ]
-    if any(a.host_bytes_per_gpu for a in answers):
-        rows.append(Row(f"  to and from host, {unit}", "", tuple(figure(a.host_bytes_per_gpu, size) for a in answers)))
-    host = [c.memory.cpu.bytes_per_node if c.memory.cpu else 0 for c in plan.candidates]
-    if any(host):
-        unit, _, size = byte_unit(max(host), binary=True)
-        rows.append(Row(f"host memory per node, {unit}", "", tuple(figure(amount, size) for amount in host)))
+    rows += [Row(f"  {name.removesuffix(' traffic')}", "", (UNKNOWN,) * len(answers)) for name in missing]
+    hosts = [c.memory.cpu for c in plan.candidates]
+    if HOST_TRAFFIC in answers[0].unknown:
+        rows += [Row(label, "", (UNKNOWN,) * len(answers)) for label in ("  to and from host", "host memory per node")]
+    elif any(hosts):
+        rows.append(Row("  to and from host", "", tuple(figure(a.host_bytes_per_gpu, size) for a in answers)))
+        rows.append(Row("host memory per node", "", tuple(figure(host.bytes_per_node if host else 0, size) for host in hosts)))
     return rows
+
+
+def unknown_sent(answer: Communication) -> list[str]:
+    """What a GPU sends to others that is in no figure."""
+    return [name for name in answer.unknown if name != HOST_TRAFFIC]
 
 
 def _remarks(plan: Plan) -> list[tuple[str, str]]:
@@ -240,8 +255,10 @@ CSV_COLUMNS: dict[str, Callable[[Estimate], object]] = {
     "fits": lambda c: "" if c.fits is None else str(c.fits).lower(),
     "volume_params": lambda c: c.communication.volume_params,
     "ratio_to_dp": lambda c: "" if c.communication.ratio_to_dp is None else c.communication.ratio_to_dp,
-    "sent_bytes_per_gpu": lambda c: c.communication.sent_bytes_per_gpu,
-    "host_bytes_per_gpu": lambda c: c.communication.host_bytes_per_gpu,
+    "sent_bytes_per_gpu": lambda c: "" if unknown_sent(c.communication) else c.communication.sent_bytes_per_gpu,
+    "host_bytes_per_gpu": lambda c: "" if HOST_TRAFFIC in c.communication.unknown else c.communication.host_bytes_per_gpu,
+    "known_sent_bytes_per_gpu": lambda c: c.communication.sent_bytes_per_gpu,
+    "unknown_traffic": lambda c: ", ".join(c.communication.unknown),
 }
 
 
@@ -259,11 +276,11 @@ def show_csv(plan: Plan) -> None:
 
 def show_markdown(plan: Plan) -> None:
     """Print the table as Markdown, with the remarks as a list."""
-    rows, heading = memory_rows(plan)
+    unit, size = unit_of(plan)
     names = [display_name(c.name) for c in plan.candidates]
     lines = [str(verdict(plan)), ""] if plan.job.cluster.usable_bytes is not None else []
     lines += ["<br>\n".join(header(plan.job, parameters_of(plan))), ""]
-    lines += [f"| {heading} | | {' | '.join(names)} |", f"|---|---:|{'---:|' * len(names)}"]
-    lines += [f"| {row.label.strip()} | {row.coefficient} | {' | '.join(row.cells)} |" for row in [*rows, *traffic_rows(plan)]]
+    lines += [f"| {unit} per GPU | | {' | '.join(names)} |", f"|---|---:|{'---:|' * len(names)}"]
+    lines += [f"| {row.label.strip()} | {row.coefficient} | {' | '.join(row.cells)} |" for row in [*memory_rows(plan, size), *traffic_rows(plan, size)]]
     lines += ["", *(f"- {label}: {text}" for label, text in _remarks(plan))]
     sys.stdout.write("\n".join(lines) + "\n")

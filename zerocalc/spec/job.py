@@ -7,7 +7,7 @@ from pydantic import Field, model_validator
 from zerocalc.spec.base import FieldError, Spec, from_preset
 from zerocalc.spec.cluster import Cluster, Parallel
 from zerocalc.spec.framework import Framework
-from zerocalc.spec.model import GPT2_POSITIONS, Model
+from zerocalc.spec.model import GPT2_POSITIONS, Model, positions_for
 from zerocalc.spec.recipe import Recipe
 from zerocalc.spec.training import Training
 from zerocalc.spec.zero import Zero
@@ -62,8 +62,17 @@ class Job(Spec):
 
     @property
     def dp(self) -> int:
-        """The data-parallel degree; also N_d, the degree over which the paper shards states."""
+        """The data-parallel degree: how many batches of their own the GPUs work on."""
         return self.cluster.gpus // self.model_parallel
+
+    @property
+    def shards(self) -> int:
+        """N_d: the ranks over which gradients are reduced and states sharded.
+
+        Context-parallel ranks hold the same parameters and see other tokens, so that they belong to it (Megatron's and torchtitan's groups for
+        gradients and shards, DeepSpeed-Ulysses' too: arXiv 2309.14509); [ZeRO] has no context parallelism.
+        """
+        return self.dp * self.parallel.cp
 
     @property
     def stages(self) -> tuple[int, ...]:
@@ -144,5 +153,7 @@ def _with_positions(model: Any, training: Any) -> Any:
         return model
     if needed <= GPT2_POSITIONS:
         return model
-    assumed = (*model.get("assumed", ()), f"{needed:,} learned positions (the sequence length)")
-    return {**model, "positions": needed, "assumed": assumed}
+    if not all(isinstance(model.get(key, ()), (list, tuple)) for key in ("assumed", "filled")):
+        return model  # its own validation says so
+    assumed, filled = (*model.get("assumed", ()), positions_for(needed)), (*model.get("filled", ()), "positions")
+    return {**model, "positions": needed, "assumed": assumed, "filled": filled}
