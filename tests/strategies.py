@@ -7,11 +7,14 @@ from typing import Any
 from hypothesis import strategies as st
 
 from zerocalc import presets
+from zerocalc.spec.cluster import Gpu
 from zerocalc.spec.job import Job
+from zerocalc.units import LARGEST_BYTES, SMALLEST_AMOUNT
 
 RECIPES = presets.names("recipes")
 BARE_RECIPES = [name for name in RECIPES if all(row.get("of") != "factored" for row in presets.load("recipes", name)["rows"])]
 GPUS = [name for name in presets.names("gpus") if "usable_bytes" in presets.load("gpus", name)]
+SMALLEST_GPU = min(Gpu.model_validate(presets.load("gpus", name)).usable_bytes or LARGEST_BYTES for name in GPUS)
 
 Table = dict[str, Any]
 
@@ -84,7 +87,7 @@ def zeros(draw: st.DrawFn) -> Table:
         "buffers": draw(st.sampled_from(["constant", "fused"])),
         "overlap_comm": draw(st.booleans()),
     }
-    if draw(st.booleans()):
+    if zero["buffers"] == "constant" and draw(st.booleans()):
         zero["reduce_bucket_size"] = draw(st.integers(1, 10**10))
         zero["allgather_bucket_size"] = draw(st.integers(1, 10**10))
     if draw(st.booleans()):
@@ -117,10 +120,10 @@ def tables(draw: st.DrawFn, *, bare: bool | None = None, with_seq: bool | None =
         cluster["node"] = draw(st.sampled_from(presets.names("nodes")))
     else:
         cluster["gpus_per_node"] = draw(st.sampled_from([1, 4, 8, 72]))
+        if draw(st.booleans()):
+            cluster["gpu"] = draw(st.sampled_from(GPUS))
     if draw(st.booleans()):
-        cluster["gpu"] = draw(st.sampled_from(GPUS))
-    elif draw(st.booleans()):
-        cluster["gpu_memory"] = draw(st.integers(1, 2 * 10**11))
+        cluster["gpu_memory"] = draw(st.integers(SMALLEST_AMOUNT, SMALLEST_GPU if "gpu" in cluster or "node" in cluster else 2 * 10**11))
     recipe = draw(st.sampled_from(BARE_RECIPES if is_bare else RECIPES))
     return {"model": model, "cluster": cluster, "recipe": recipe, "training": training, "parallel": degrees, "zero": zero}
 

@@ -33,7 +33,7 @@ PACKAGE = ROOT / "zerocalc"
 SOURCES = sorted(PACKAGE.rglob("*.py"))
 
 PHYSICS = {"units", "presets", "formulas", "ledger", "schedule", "spec", "modules"}
-ANSWERS = {"results", "estimator", "planner", "memory", "traffic", "counting"}
+ANSWERS = {"results", "estimator", "suggestions", "planner", "memory", "traffic", "counting"}
 VIEWS = {"document", "explained", "walk", "recomputed", "papers"}
 
 MAY_IMPORT: dict[str, set[str]] = {
@@ -49,7 +49,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "results": {"ledger", "schedule", "spec"},
     "counting": {"modules", "spec", "formulas", "ledger"},
     "estimator": {"memory", "traffic", "modules", "spec", "formulas", "ledger", "schedule", "results"},
-    "planner": {"estimator", "memory", "traffic", "modules", "spec", "formulas", "ledger", "schedule", "results", "units"},
+    "suggestions": {"estimator", "ledger", "spec", "results", "units"},
+    "planner": {"suggestions", "estimator", "memory", "traffic", "modules", "spec", "formulas", "ledger", "schedule", "results", "units"},
     "document": {"formulas"},
     "explained": PHYSICS | ANSWERS | {"document"},
     "walk": PHYSICS | {"results"},
@@ -184,6 +185,7 @@ FILE_ONLY = {
     "model.title": "a file's own words",
     "model.source": "a file's own words",
     "model.assumed": "kept with a model whose dimensions were filled in",
+    "model.filled": "kept with a model whose dimensions were filled in",
     "model.qkv_bias": "a detail of a family; follows from kind",
     "model.out_bias": "a detail of a family; follows from kind",
     "model.mlp_bias": "a detail of a family; follows from kind",

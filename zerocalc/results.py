@@ -82,6 +82,20 @@ class Estimate:
     fits: bool | None
 
 
+def display_name(name: str) -> str:
+    """A stage's name as people write it.
+
+    >>> display_name("zero-3"), display_name("ddp")
+    ('ZeRO-3', 'DDP')
+    """
+    return name.upper() if name == "ddp" else name.replace("zero", "ZeRO")
+
+
+def cheapest(candidates: list[Estimate]) -> Estimate:
+    """The one that sends least; of those that send the same, the one that shards least."""
+    return min(candidates, key=lambda c: (c.communication.sent_bytes_per_gpu, c.stage))
+
+
 @record
 class Recommendation:
     """The candidate to take, and why."""

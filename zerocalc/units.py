@@ -38,7 +38,11 @@ SMALLEST_AMOUNT = 10**6
 
 _NUMBER = re.compile(r"\s*(?P<number>(?:\d+(?:_\d+)*(?:\.\d+)?|\.\d+)(?:[eE][+-]?\d{1,3})?)\s*(?P<suffix>[A-Za-z/]*)\s*", re.ASCII)
 _LONGEST_SHOWN = 40
-_MEMORY, _RATE, _FLOPS = "an amount of memory such as 80GB (1e9) or 80GiB (2^30)", "a bandwidth such as 400Gbps or 50GB/s", "a speed such as 989TFLOPS"
+_MEMORY, _RATE, _FLOPS = (
+    "an amount of memory such as 80GB (1e9) or 80GiB (2^30)",
+    "a bandwidth such as 400Gbps or 50GB/s",
+    "a speed such as 989TFLOPS",
+)
 
 
 def shown(value: object) -> str:
@@ -245,19 +249,19 @@ def figure(number: float, size: float) -> str:
     return f"{value:,.2f}" if value == 0 or abs(value) >= 0.005 else f"{value:.2g}"
 
 
-LEAST_OF_A_UNIT = 4
+LEAST_OF_A_UNIT = 2.5
 """A table whose largest amount is smaller is shown in the unit below: most of its others would keep one digit."""
 
 
-def byte_unit(largest: int, binary: bool) -> tuple[str, str, int]:
-    """(name, what it is, bytes) of the unit in which a table of bytes up to ``largest`` is best read, down to a hundredth of that.
+def byte_unit(largest: int, binary: bool, least: float = LEAST_OF_A_UNIT) -> tuple[str, str, int]:
+    """(name, what it is, bytes) of the unit in which a table of bytes up to ``largest`` is best read; it is at least ``least`` of them.
 
     >>> byte_unit(160_000_000_000, binary=False), byte_unit(16_000, binary=True)
     (('GB', '1e9', 1000000000), ('KiB', '2^10', 1024))
     """
     base = 1024 if binary else 1000
     power = 3
-    while power > 0 and largest < LEAST_OF_A_UNIT * base**power:
+    while power > 0 and largest < least * base**power:
         power -= 1
     while power < 5 and largest >= 100 * base ** (power + 1):
         power += 1

@@ -8,10 +8,9 @@ from rich.text import Text
 
 from zerocalc.explained import Explanation, TensorShare, saved_tensors
 from zerocalc.ledger import STATE_KINDS, Moment, Term
-from zerocalc.planner import display_name
 from zerocalc.render.console import columns, emit, labelled
 from zerocalc.render.plans import header, parameters_of
-from zerocalc.results import Plan
+from zerocalc.results import Plan, display_name
 from zerocalc.schedule import NETWORK_FABRICS, VOLUME_FACTOR, Collective
 from zerocalc.units import byte_unit, figure
 
@@ -27,7 +26,7 @@ def show(plan: Plan, explanations: list[Explanation], whole: bool) -> None:
 
 
 def _amount(number: int) -> str:
-    unit, _, size = byte_unit(number, binary=False)
+    unit, _, size = byte_unit(number, binary=False, least=0.1)
     return f"{number:,} bytes" if size == 1 else f"{number:,} bytes ({figure(number, size)} {unit})"
 
 

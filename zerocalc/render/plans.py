@@ -10,9 +10,9 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from zerocalc.ledger import ACTIVATION_KINDS, STATE_KINDS, Term, record
-from zerocalc.planner import describe_model, display_name
+from zerocalc.planner import describe_model
 from zerocalc.render.console import SHORT_MOMENT, columns, emit, labelled
-from zerocalc.results import Communication, Estimate, Plan
+from zerocalc.results import Communication, Estimate, Plan, display_name
 from zerocalc.schedule import HOST_TRAFFIC
 from zerocalc.spec.job import Job
 from zerocalc.spec.recipe import DTYPE_BYTES
@@ -216,7 +216,7 @@ def traffic_rows(plan: Plan, size: int) -> list[Row]:
             tuple(UNKNOWN if missing and not a.sent_bytes_per_gpu else figure(a.sent_bytes_per_gpu, size) for a in answers),
         ),
     ]
-    rows += [Row(f"  {name.removesuffix(' traffic')}", "", (UNKNOWN,) * len(answers)) for name in missing]
+    rows += [Row(f"  sent by {name[0]}p", "", (UNKNOWN,) * len(answers)) for name in missing]
     hosts = [c.memory.cpu for c in plan.candidates]
     if HOST_TRAFFIC in answers[0].unknown:
         rows += [Row(label, "", (UNKNOWN,) * len(answers)) for label in ("  to and from host", "host memory per node")]
@@ -281,6 +281,8 @@ def show_markdown(plan: Plan) -> None:
     lines = [str(verdict(plan)), ""] if plan.job.cluster.usable_bytes is not None else []
     lines += ["<br>\n".join(header(plan.job, parameters_of(plan))), ""]
     lines += [f"| {unit} per GPU | | {' | '.join(names)} |", f"|---|---:|{'---:|' * len(names)}"]
-    lines += [f"| {row.label.strip()} | {row.coefficient} | {' | '.join(row.cells)} |" for row in [*memory_rows(plan, size), *traffic_rows(plan, size)]]
+    lines += [
+        f"| {row.label.strip()} | {row.coefficient} | {' | '.join(row.cells)} |" for row in [*memory_rows(plan, size), *traffic_rows(plan, size)]
+    ]
     lines += ["", *(f"- {label}: {text}" for label, text in _remarks(plan))]
     sys.stdout.write("\n".join(lines) + "\n")

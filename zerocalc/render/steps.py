@@ -8,10 +8,9 @@ from rich.table import Table
 from rich.text import Text
 
 from zerocalc.ledger import MOMENTS, Moment, Term
-from zerocalc.planner import display_name
 from zerocalc.render.console import console, emit, labelled
 from zerocalc.render.plans import header, parameters_of, unit_of
-from zerocalc.results import Estimate, Plan
+from zerocalc.results import Estimate, Plan, display_name
 from zerocalc.schedule import Collective
 from zerocalc.spec.job import Job
 from zerocalc.units import figure
@@ -30,9 +29,7 @@ def show(plan: Plan) -> None:
     walks = [(candidate, walk(candidate)) for candidate in plan.candidates]
     heading, size = unit_of(plan)
     unit = heading.partition(" ")[0]
-    shown.append(
-        Text(f"{heading} per GPU, sent too; one step of {_count(plan.job.training.accumulation, 'micro-batch', 'es')}")
-    )
+    shown.append(Text(f"{heading} per GPU, sent too; one step of {_count(plan.job.training.accumulation, 'micro-batch', 'es')}"))
     side_by_side = max(1, console().width // NARROWEST_COLUMN)
     for index, moment in enumerate(MOMENTS):
         shown += ["", Text(f"{index + 1}. {TITLES[moment]}", "bold underline")]

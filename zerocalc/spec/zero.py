@@ -57,7 +57,10 @@ class Zero(Spec):
         if self.cpu_checkpointing and not self.partition_activations:
             raise FieldError("zero.cpu_checkpointing", "moves partitioned activations to the host: it needs partition_activations too")
         if self.fragmentation is not None and self.defragment and self.fragmentation > 0:
-            raise FieldError("zero.fragmentation", f"{self.fragmentation:g} contradicts defragment (M_D), under which nothing is lost: turn that off, or leave this out")
+            raise FieldError(
+                "zero.fragmentation",
+                f"{self.fragmentation:g} contradicts defragment (M_D), under which nothing is lost: turn that off, or leave this out",
+            )
         sizes = {"reduce_bucket_size": self.reduce_bucket_size, "allgather_bucket_size": self.allgather_bucket_size}
         for name, size in sizes.items():
             if self.buffers == "fused" and size != DEFAULT_BUCKET_ELEMENTS:
