@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from zerocalc.estimator import estimate_with_assumptions
+from zerocalc.formulas.formula import ceil_div
 from zerocalc.ledger import DYNAMIC_KINDS
+from zerocalc.modules.rank import rank
 from zerocalc.results import SCHEMA_VERSION, Estimate, Plan, Recommendation, Verdict, cheapest, display_name
 from zerocalc.spec.job import Job
 from zerocalc.units import format_count, format_gib
@@ -48,6 +50,10 @@ def _assumed(job: Job) -> list[str]:
     out = []
     if parallel.tp * parallel.pp > 1:
         out.append(EVEN_SPLIT)
+    layers = job.model.layer_count
+    if layers and layers % parallel.pp:
+        fullest = ceil_div(layers, parallel.pp)
+        out.append(f"even split: {layers} layers over {parallel.pp} pipeline stages, {layers / parallel.pp:.4g} a stage; the fullest has {fullest}")
     if parallel.cp > 1:
         out += [EVEN_TOKENS, _context_shards(job)]
     if job.shards > 1:
@@ -111,7 +117,8 @@ def _compared(other: Estimate, chosen: Estimate) -> str:
     """Another candidate that would do, in memory and traffic relative to the chosen one."""
     saved = chosen.memory.gpu.reserved_bytes - other.memory.gpu.reserved_bytes
     sent, base = other.communication.sent_bytes_per_gpu, chosen.communication.sent_bytes_per_gpu
-    traffic = "as many bytes" if sent == base else f"{format_gib(sent)} instead of {format_gib(base)}"
+    now, then = format_gib(sent), format_gib(base)
+    traffic = "as many bytes" if now == then else f"{now} instead of {then}"
     known = " of what is known" if other.memory.gpu.unknown else ""
     memory = f"frees {format_gib(saved)} more{known}" if saved > 0 else f"takes {format_gib(-saved)} more{known}" if saved < 0 else "takes as much"
     return f"{display_name(other.name)} {memory} and sends {traffic} a step"
@@ -135,7 +142,7 @@ def _notes(job: Job, candidates: list[Estimate]) -> list[str]:
     if job.parallel.tp * job.parallel.pp > 1 and "activations" in unknown:
         notes.append("what tensor and pipeline parallelism send is unknown too, and not in the traffic")
     if job.parallel.pp > 1:
-        notes.append("the first and last pipeline stages hold more than the even share shown: embedding, head, and layers that do not divide")
+        notes.append(_fullest_stage(job))
     if job.zero.defer_grad_sync and job.training.accumulation == 1:
         notes.append("deferring gradient reduction changes nothing with one micro-batch a step")
     if job.training.recompute == "selective" and job.training.attention == "flash":
@@ -145,6 +152,20 @@ def _notes(job: Job, candidates: list[Estimate]) -> list[str]:
             f"tensor parallelism over {job.parallel.tp} GPUs leaves the node of {job.cluster.gpus_per_node}: its all-reduces cross the network"
         )
     return notes
+
+
+def _fullest_stage(job: Job) -> str:
+    """How much more than the even share the fullest pipeline stage holds, as far as that is simple."""
+    holds, parallel = rank(job), job.parallel
+    arch = holds.arch
+    if arch is None or len(arch.group_elements) > 1:
+        return "what fits is said of an even share: the first and last pipeline stages hold more (embedding, head, layers that do not divide)"
+    layers = ceil_div(arch.layers, parallel.pp)
+    end = max(arch.before_elements, arch.after_elements + (arch.vocab * arch.hidden if arch.tied else 0))  # a tied head is a copy of the embedding
+    fullest = ceil_div(end + layers * arch.group_elements[0][1], parallel.tp)
+    more = fullest / holds.parameters - 1
+    which = f"the fullest pipeline stage ({layers} layer{'s' if layers > 1 else ''} and the embedding or the head)"
+    return f"what fits is said of an even share: {which} holds {format_count(fullest)} parameters a GPU, {more:.0%} more than that"
 
 
 def _beyond_data_parallelism(job: Job, candidates: list[Estimate]) -> list[str]:

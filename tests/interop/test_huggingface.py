@@ -320,6 +320,13 @@ def test_rates_that_are_none(bad: object) -> None:
     assert refusal(LLAMA | {"attention_dropout": bad}).startswith("config.json: attention_dropout: ")
 
 
+@pytest.mark.parametrize("bad", [3, True, ["gelu"], {"a": 1}])
+def test_activations_are_named(bad: object) -> None:
+    assert refusal(GPT2 | {"activation_function": bad}).startswith("config.json: activation_function: ")
+    assert refusal(LLAMA | {"hidden_act": bad}).startswith("config.json: hidden_act: ")
+    assert read(LLAMA | {"hidden_act": None}) == read(LLAMA)
+
+
 # Titles
 
 

@@ -66,7 +66,10 @@ def verdict(plan: Plan) -> Text:
         name = display_name(chosen.name)
         if chosen.fits:
             spare = format_gib(usable - gpu.reserved_bytes)
-            return Text(f"{name} fits: {figure(gpu.reserved_bytes, GIB)} of {format_gib(usable)}, {spare} to spare. {_traffic(chosen)}", "bold green")
+            fits = "fits on an even share of the pipeline" if plan.job.parallel.pp > 1 else "fits"
+            return Text(
+                f"{name} {fits}: {figure(gpu.reserved_bytes, GIB)} of {format_gib(usable)}, {spare} to spare. {_traffic(chosen)}", "bold green"
+            )
         known = f"{figure(gpu.reserved_bytes, GIB)} of {format_gib(usable)}"
         return Text(f"{name} may fit: {known} without {', '.join(gpu.unknown)}. {_traffic(chosen)}", "bold yellow")
     best = min(plan.candidates, key=lambda c: c.memory.gpu.reserved_bytes)

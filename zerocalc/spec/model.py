@@ -164,7 +164,7 @@ class Model(Spec):
 def only_given(data: dict[str, Any]) -> dict[str, Any]:
     """A model's table without what was filled in and the words for it, as if it had been written by hand; validation fills it in anew."""
     filled = data.get("filled")
-    if not filled or not isinstance(filled, (list, tuple)):
+    if not filled or not isinstance(filled, (list, tuple)) or not all(isinstance(field, str) for field in filled):
         return data
     kept = {key: value for key, value in data.items() if key != "filled" and not (key in filled and key in DIMENSIONS)}
     lines = data.get("assumed")

@@ -15,7 +15,7 @@ DEFAULT_BUCKET_ELEMENTS = 500_000_000
 FUSED_BUFFER_BYTES = 4
 """[ZeRO] §6.2: fp32 elements; 3B parameters need a buffer of 12 GB."""
 FRAGMENTATION_WITHOUT_DEFRAGMENTATION = 0.3
-"""[ZeRO] §6.3: out of memory with over 30 % still free, in extreme cases."""
+"""[ZeRO] §3.2: out of memory with over 30 % still free, in extreme cases; §6.3 is the remedy."""
 
 
 class Zero(Spec):
@@ -69,7 +69,7 @@ class Zero(Spec):
 
     @property
     def fragmentation_fraction(self) -> float:
-        """The fraction of dynamic memory taken as lost to fragmentation."""
+        """Bytes lost to fragmentation for each byte of dynamic memory in use."""
         if self.defragment:
             return 0.0
         return FRAGMENTATION_WITHOUT_DEFRAGMENTATION if self.fragmentation is None else self.fragmentation
