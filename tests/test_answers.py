@@ -125,6 +125,7 @@ def test_unknown_traffic_is_no_number(line: str, unknown: list[str], known: int)
         assert "sent per GPU" in rows
         return
     assert answer["sent_bytes_per_gpu"] == known
+    assert f"unknown, and in no sum: {', '.join(unknown)}" in " ".join(run_line(f"explain {line} --stage 0").out.split())
     assert written["sent_bytes_per_gpu"] == ""
     assert (rows["known part sent"][0] == "unknown") is (known == 0)
     for name in unknown[: 1 + (len(unknown) > 1 and unknown[1] != "host traffic")]:

@@ -49,13 +49,13 @@ def layered(first: dict[str, str], second: dict[str, str]) -> tuple[Ran, Ran, Ra
     return saved, run("plan", "--job", "-", *spelled(second), "--json", stdin=saved.out), run("plan", *spelled(together), "--json")
 
 
-@settings(max_examples=150)
+@settings(max_examples=60)
 @given(st.sampled_from(START), chosen(), chosen())
 def test_flags_over_an_answer_are_flags_in_the_first_place(start: dict[str, str], first: dict[str, str], second: dict[str, str]) -> None:
     both = {"--tied-embeddings", "--no-tied-embeddings"}
     assume(not both <= set(first) and not both <= set(second))
-    # A preset's dropout and positions are gone once its kind has been changed, and do not come back with it.
-    assume(not {"--model", "--kind"} <= set(start | first) or "--kind" not in second)
+    # A preset's dropout and positions, and positions that were given, are gone once its kind has been changed, and do not come back with it.
+    assume("--kind" not in second or not {"--kind", "--positions"} & set(first))
     saved, over, once = layered({"--gpus": "16", **start, **first}, second)
     assume(saved.status == 0)
     assert over.status == once.status
@@ -99,6 +99,20 @@ def test_what_was_filled_in_is_left_out_with_its_words() -> None:
     bare = {key: value for key, value in only_given(dumped).items() if value not in (None, [])}
     assert bare == {**given_by_hand, "assumed": ["a word of a file"]}
     assert zc.Model.model_validate(dumped) == zc.Model.model_validate(bare)
+
+
+def test_filled_in_positions_follow_the_sequence_in_python_too() -> None:
+    job = zc.Job.model_validate({"model": {"layers": 2, "hidden": 64, "heads": 2}, "cluster": {"gpus": 1}})
+    dump, longer = job.model_dump(mode="json"), zc.Training.model_validate({"seq": 4096})
+    for model in (job.model, dump["model"]):
+        again = zc.Job.model_validate({**dump, "model": model, "training": longer}).model
+        assert (again.positions, "positions" in again.filled) == (4096, True)
+        first = zc.Job.model_validate({**dump, "model": {"layers": 2, "hidden": 64, "heads": 2}, "training": longer}).model
+        assert sorted(again.assumed) == sorted(first.assumed)
+        assert zc.Job.model_validate({**dump, "model": again}).model.positions == 1024
+    stated = {**dump["model"], "positions": 512, "filled": [name for name in dump["model"]["filled"] if name != "positions"]}
+    with pytest.raises(ValueError, match="more than the model's 512 learned positions"):
+        zc.Job.model_validate({**dump, "model": stated, "training": longer})
 
 
 def test_kinds_have_dropout_and_positions_of_their_own() -> None:

@@ -121,7 +121,8 @@ def _compared(other: Estimate, chosen: Estimate) -> str:
     traffic = "as many bytes" if now == then else f"{now} instead of {then}"
     known = " of what is known" if other.memory.gpu.unknown else ""
     memory = f"frees {format_gib(saved)} more{known}" if saved > 0 else f"takes {format_gib(-saved)} more{known}" if saved < 0 else "takes as much"
-    return f"{display_name(other.name)} {memory} and sends {traffic} a step"
+    part = " of what is known" if other.communication.unknown else ""
+    return f"{display_name(other.name)} {memory} and sends {traffic} a step{part}"
 
 
 def _notes(job: Job, candidates: list[Estimate]) -> list[str]:

@@ -17,7 +17,7 @@ from zerocalc.presets import PresetError
 from zerocalc.results import SCHEMA_VERSION
 from zerocalc.spec.base import explain
 from zerocalc.spec.job import Job
-from zerocalc.spec.model import DIMENSIONS, Model, only_given
+from zerocalc.spec.model import DEFAULT_KIND, DIMENSIONS, Model, only_given
 
 NAMED = {"model": "models", "cluster.gpu": "gpus", "cluster.node": "nodes", "recipe": "recipes", "framework": "frameworks"}
 """Fields that a name can stand for, and the kind of preset it names."""
@@ -41,8 +41,8 @@ def make_job(given: dict[str, Any], job_file: str | None) -> Job:
     for path, value in named.items():
         _put(data, path, value)
     if given and isinstance(data.get("model"), dict):
-        data["model"] = only_given(data["model"])
         _clear_kind(data["model"], given)
+        data["model"] = only_given(data["model"])
     for path, value in given.items():
         if path not in NAMED:
             _put(data, path, value)
@@ -169,7 +169,7 @@ def _clear_recipe(data: dict[str, Any], given: dict[str, Any]) -> None:
 def _clear_kind(model: dict[str, Any], given: dict[str, Any]) -> None:
     """Layers of another kind have no use for what only the model's own kind has."""
     kind = given.get("model.kind")
-    if kind is None or kind == model.get("kind"):
+    if kind is None or kind == (model.get("kind") or DEFAULT_KIND):
         return
     for field in ONE_KIND_ONLY:
         model.pop(field, None)
@@ -185,12 +185,12 @@ def _check_positions(data: dict[str, Any], given: dict[str, Any]) -> None:
 def _mark_changed(data: dict[str, Any], given: dict[str, Any]) -> None:
     """A named model with another dimension is another model, and is called so: once, however often it is changed."""
     model = data.get("model")
-    changed = {name: str(given[f"model.{name}"]) for name in DIMENSIONS if f"model.{name}" in given}
+    changed = {name: str(given[f"model.{name}"]).strip() for name in DIMENSIONS if f"model.{name}" in given}
     if not isinstance(model, dict) or not isinstance(model.get("title"), str) or not changed:
         return
     title, before = model["title"], CHANGED.search(model["title"])
     if before is not None:
         title = title[: before.start()]
         changed = {**dict(part.rsplit(" ", 1) for part in before[1].split(", ")), **changed}
-    words = f" with {', '.join(f'{name} {changed[name]}' for name in DIMENSIONS if name in changed)}"
+    words = f" with {', '.join(f'{name} {changed[name]}' for name in DIMENSIONS if name in changed and model.get(name) is not None)}"
     model["title"] = title[: LONGEST_TITLE - len(words)] + words

@@ -12,7 +12,7 @@ from zerocalc.render.console import columns, emit, labelled
 from zerocalc.render.plans import header, parameters_of
 from zerocalc.results import Plan, display_name
 from zerocalc.schedule import NETWORK_FABRICS, VOLUME_FACTOR, Collective
-from zerocalc.units import byte_unit, figure
+from zerocalc.units import byte_unit, figure, format_multiple
 
 
 def show(plan: Plan, explanations: list[Explanation], whole: bool) -> None:
@@ -83,8 +83,10 @@ def _tensors(tensors: list[TensorShare]) -> RenderableType:
 
 def _traffic(explanation: Explanation, whole: bool) -> list[RenderableType]:
     lines: list[RenderableType] = ["", Text(f"{display_name(explanation.name)}, traffic per step", "bold underline")]
+    unknown = explanation.candidate.communication.unknown
+    missing = [Text(f"unknown, and in no sum: {', '.join(unknown)}", "yellow")] if unknown and whole else []
     if not explanation.collectives:
-        return [*lines, Text("nothing is sent")] if whole else []
+        return [*lines, *(missing or [Text("nothing is sent")])] if whole else []
     for c in explanation.collectives:
         calls = f"{c.count:,} call{'s' if c.count > 1 else ''} of {c.tensor_bytes:,} bytes"
         hidden = "overlapped" if c.overlapped else "exposed"
@@ -94,14 +96,14 @@ def _traffic(explanation: Explanation, whole: bool) -> list[RenderableType]:
         network = [c.sent_bytes for c in explanation.collectives if c.fabric in NETWORK_FABRICS]
         lines.append(_sum("sent per GPU", network))
         lines.append(_volume(explanation))
-    return lines
+    return [*lines, *missing]
 
 
 def _volume(explanation: Explanation) -> Text:
     """The paper's convention: elements times how often an operation moves them, over the rank's parameters."""
     parts = [f"{VOLUME_FACTOR.get(c.op, 1)}·{c.count:,}·{c.tensor_bytes:,} bytes of {c.dtype}" for c in explanation.collectives if c.group == "dp"]
     volume = explanation.candidate.communication.volume_params
-    return Text(f"volume as N_d grows: ({' + '.join(parts) or '0'}), in elements over the rank's Ψ = {volume:.4g}Ψ", "green")
+    return Text(f"volume as N_d grows: ({' + '.join(parts) or '0'}), in elements over the rank's Ψ = {format_multiple(volume, 4)}Ψ", "green")
 
 
 def _legend(explanations: list[Explanation]) -> str:

@@ -99,11 +99,10 @@ def header(job: Job, parameters: int) -> list[str]:
     lines[0] += frozen
     lines.append(f"recipe {job.recipe.name} ({job.recipe.bytes_per_parameter:.4g} B/param), {job.framework.name}")
     if t.seq and not job.model.is_bare:
-        lines.append(
-            f"sequences of {t.seq:,}, micro-batch {t.micro_batch}, accumulation {t.accumulation}, recompute {t.recompute}, {t.attention} attention"
-        )
+        batch = f"sequences of {t.seq:,}, micro-batch {t.micro_batch:,}, accumulation {t.accumulation:,}"
+        lines.append(f"{batch}, recompute {t.recompute}, {t.attention} attention")
     elif t.accumulation > 1:
-        lines.append(f"accumulation {t.accumulation}")
+        lines.append(f"accumulation {t.accumulation:,}")
     choices = _choices(job)
     return [*lines, ", ".join(choices)] if choices else lines
 

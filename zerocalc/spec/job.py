@@ -7,7 +7,7 @@ from pydantic import Field, model_validator
 from zerocalc.spec.base import FieldError, Spec, from_preset
 from zerocalc.spec.cluster import Cluster, Parallel
 from zerocalc.spec.framework import Framework
-from zerocalc.spec.model import GPT2_POSITIONS, Model, positions_for
+from zerocalc.spec.model import DEFAULT_KIND, GPT2_POSITIONS, Model, only_given, positions_for
 from zerocalc.spec.recipe import Recipe
 from zerocalc.spec.training import Training
 from zerocalc.spec.zero import Zero
@@ -143,15 +143,19 @@ class Job(Spec):
 
 
 def _with_positions(model: Any, training: Any) -> Any:
-    """Dimensions given without learned positions get as many as the sequence needs, and say so."""
+    """Dimensions given without learned positions get as many as the sequence needs, and say so; so do those that were filled in for another one."""
     seq = training.get("seq") if isinstance(training, dict) else getattr(training, "seq", None)
-    if not isinstance(model, dict) or model.get("positions") is not None or model.get("hidden") is None or model.get("kind", "gpt2") != "gpt2":
-        return model
     try:
-        needed = parse_whole(seq)
+        needed = max(parse_whole(seq), GPT2_POSITIONS)
     except ValueError:
+        needed = GPT2_POSITIONS
+    if isinstance(model, Model) and "positions" in model.filled and model.positions != needed:
+        model = model.model_dump()
+    if not isinstance(model, dict):
         return model
-    if needed <= GPT2_POSITIONS:
+    if model.get("positions") != needed:
+        model = only_given(model, ("positions",))
+    if model.get("positions") is not None or model.get("hidden") is None or (model.get("kind") or DEFAULT_KIND) != "gpt2" or needed == GPT2_POSITIONS:
         return model
     if not all(isinstance(model.get(key, ()), (list, tuple)) for key in ("assumed", "filled")):
         return model  # its own validation says so

@@ -8,6 +8,7 @@ from zerocalc.spec.base import FieldError, Spec, explain
 from zerocalc.units import Count, Fraction, Whole
 
 ModelKind = Literal["gpt2", "llama"]
+DEFAULT_KIND: ModelKind = "gpt2"
 
 
 def _read_stack(value: Any) -> Any:
@@ -161,12 +162,13 @@ class Model(Spec):
             raise FieldError("model.dropout", f"{self.dropout} is for kind gpt2; kind llama trains without dropout")
 
 
-def only_given(data: dict[str, Any]) -> dict[str, Any]:
-    """A model's table without what was filled in and the words for it, as if it had been written by hand; validation fills it in anew."""
+def only_given(data: dict[str, Any], fields: tuple[str, ...] = DIMENSIONS) -> dict[str, Any]:
+    """A model's table without what was filled in of some fields and the words for it; validation fills it in anew."""
     filled = data.get("filled")
     if not filled or not isinstance(filled, (list, tuple)) or not all(isinstance(field, str) for field in filled):
         return data
-    kept = {key: value for key, value in data.items() if key != "filled" and not (key in filled and key in DIMENSIONS)}
+    kept = {key: value for key, value in data.items() if not (key in filled and key in fields)}
+    kept["filled"] = [field for field in filled if field not in fields]
     lines = data.get("assumed")
     if isinstance(lines, (list, tuple)):
         said = (*_filled(kept)[1], positions_for(data.get("positions")))
@@ -199,8 +201,8 @@ def _filled(data: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
         except ValueError:
             return None
 
-    fill("kind", "gpt2", "kind gpt2 (LayerNorm, learned positions, plain MLP); --kind llama for gated MLPs and RMSNorm")
-    llama = data.get("kind", "gpt2") == "llama"
+    fill("kind", DEFAULT_KIND, "kind gpt2 (LayerNorm, learned positions, plain MLP); --kind llama for gated MLPs and RMSNorm")
+    llama = data.get("kind", DEFAULT_KIND) == "llama"
     hidden, heads = whole("hidden"), whole("heads")
     fill("kv_heads", heads)
     if hidden and heads and hidden % heads == 0:
