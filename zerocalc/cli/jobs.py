@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -13,41 +12,26 @@ from pydantic import ValidationError
 from zerocalc import presets
 from zerocalc.cli.errors import UserError
 from zerocalc.cli.flags import FLAG_OF_PATH
+from zerocalc.cli.layers import call_by_change, make_way
 from zerocalc.presets import PresetError
 from zerocalc.results import SCHEMA_VERSION
 from zerocalc.spec.base import explain
 from zerocalc.spec.job import Job
-from zerocalc.spec.model import DEFAULT_KIND, DIMENSIONS, Model, only_given
+from zerocalc.spec.model import Model
 
 NAMED = {"model": "models", "cluster.gpu": "gpus", "cluster.node": "nodes", "recipe": "recipes", "framework": "frameworks"}
 """Fields that a name can stand for, and the kind of preset it names."""
-
-FROM_NODE = {"gpu": "gpu", "gpus_per_node": "gpus"}
-"""What a node says of a cluster: the cluster's field, and the node's."""
-ONE_KIND_ONLY = ("dropout", "positions")
-"""Dimensions of a model that mean something to layers of one kind only, or something else to the other."""
-CHANGED = re.compile(rf" with ((?:(?:{'|'.join(DIMENSIONS)}) \S+(?:, )?)+)$")
-"""The end of a title that says what was changed."""
-LONGEST_TITLE = 200
 
 
 def make_job(given: dict[str, Any], job_file: str | None) -> Job:
     """The job that flags and a file describe. Raises `UserError` with one line."""
     data = _read_job(job_file) if job_file is not None else {}
-    # A name replaces its subtree, then single flags override fields; what zerocalc filled in below follows from what lies above.
     named = {path: _named(path, value) for path, value in given.items() if path in NAMED}
-    _clear_cluster(data, given, named)
-    _clear_recipe(data, given)
-    for path, value in named.items():
+    make_way(data, given, named)
+    # A name replaces its subtree, then single flags override fields.
+    for path, value in (*named.items(), *(item for item in given.items() if item[0] not in NAMED)):
         _put(data, path, value)
-    if given and isinstance(data.get("model"), dict):
-        _clear_kind(data["model"], given)
-        data["model"] = only_given(data["model"])
-    for path, value in given.items():
-        if path not in NAMED:
-            _put(data, path, value)
-    _check_positions(data, given)
-    _mark_changed(data, given)
+    call_by_change(data, given)
     try:
         return Job.model_validate(data)
     except ValidationError as error:
@@ -136,61 +120,3 @@ def _put(data: dict[str, Any], path: str, value: Any) -> None:
             raise UserError(f"{parent}: {inner!r} is not a table of fields, so {FLAG_OF_PATH[path]} cannot change one of them")
         data = inner
     data[last] = value
-
-
-def _clear_cluster(data: dict[str, Any], given: dict[str, Any], named: dict[str, Any]) -> None:
-    """Another node brings its own GPUs; other GPUs, or another number of them, make a job's node another one."""
-    cluster = data.get("cluster")
-    if not isinstance(cluster, dict):
-        return
-    if "cluster.node" in given:
-        for field in FROM_NODE:
-            cluster.pop(field, None)
-        return
-    node = cluster.get("node")
-    if not isinstance(node, dict):
-        return
-    for field, key in FROM_NODE.items():
-        if cluster.get(field) is None:
-            cluster[field] = node.get(key)
-    gpu = cluster.get("gpu")
-    same_gpu = "cluster.gpu" not in named or (isinstance(gpu, dict) and gpu.get("title") == named["cluster.gpu"].get("title"))
-    if not same_gpu or given.get("cluster.gpus_per_node", cluster["gpus_per_node"]) not in (cluster["gpus_per_node"], str(cluster["gpus_per_node"])):
-        del cluster["node"]
-
-
-def _clear_recipe(data: dict[str, Any], given: dict[str, Any]) -> None:
-    """Another framework brings its own recipe, where the job has the one that its framework brought."""
-    framework, recipe = data.get("framework"), data.get("recipe")
-    if "framework" in given and isinstance(framework, dict) and isinstance(recipe, dict) and recipe.get("name") == framework.get("recipe"):
-        del data["recipe"]
-
-
-def _clear_kind(model: dict[str, Any], given: dict[str, Any]) -> None:
-    """Layers of another kind have no use for what only the model's own kind has."""
-    kind = given.get("model.kind")
-    if kind is None or kind == (model.get("kind") or DEFAULT_KIND):
-        return
-    for field in ONE_KIND_ONLY:
-        model.pop(field, None)
-
-
-def _check_positions(data: dict[str, Any], given: dict[str, Any]) -> None:
-    """Presets of kind llama state how long a sequence the model was trained on; to a user who gives positions, that they change nothing is said."""
-    model = data.get("model")
-    if "model.positions" in given and isinstance(model, dict) and model.get("kind") == "llama":
-        raise UserError("--positions: kind llama has no learned positions; they are for kind gpt2")
-
-
-def _mark_changed(data: dict[str, Any], given: dict[str, Any]) -> None:
-    """A named model with another dimension is another model, and is called so: once, however often it is changed."""
-    model = data.get("model")
-    changed = {name: str(given[f"model.{name}"]).strip() for name in DIMENSIONS if f"model.{name}" in given}
-    if not isinstance(model, dict) or not isinstance(model.get("title"), str) or not changed:
-        return
-    title, before = model["title"], CHANGED.search(model["title"])
-    if before is not None:
-        title = title[: before.start()]
-        changed = {**dict(part.rsplit(" ", 1) for part in before[1].split(", ")), **changed}
-    words = f" with {', '.join(f'{name} {changed[name]}' for name in DIMENSIONS if name in changed and model.get(name) is not None)}"
-    model["title"] = title[: LONGEST_TITLE - len(words)] + words
