@@ -145,6 +145,18 @@ def test_unknown_memory_is_no_number() -> None:
         assert sum(gpu["at_peak"].values()) == gpu["peak_bytes"]
 
 
+def test_what_is_unknown_can_only_add() -> None:
+    short = " ".join(run_line("plan --params 70B --gpus 8 --gpu h100-80g").out.split())
+    assert "the closest, lacks at least 52.68 GiB" in short
+    assert "to spare, at most" in short
+    mixed = " ".join(run_line("plan --params 7B --gpus 8 --gpu h100-80g").out.split())
+    assert "DDP lacks at least" in mixed
+    assert "known 112.00 GB" in " ".join(run_line("step --params 7B --gpus 1 --stage 0").out.split())
+    known = run_line("plan --model gpt2-xl --gpus 8 --gpu l4 --seq 1024").out + run_line("step --model gpt2 --gpus 8 --seq 512").out
+    assert "at least" not in known
+    assert "in all" in known
+
+
 # One unit, and numbers that can be read.
 
 

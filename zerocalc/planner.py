@@ -110,7 +110,8 @@ def _lacks(other: Estimate, usable: int) -> str:
     at = gpu.at_peak
     activations = "unknown" if "activations" in gpu.unknown else format_gib(at.activations_bytes)
     parts = f"states {format_gib(at.states_bytes)}, activations {activations}, other {format_gib(at.other_bytes)}"
-    return f"{display_name(other.name)} lacks {format_gib(needed - usable)} (at its peak: {parts})"
+    least = "at least " if gpu.unknown else ""
+    return f"{display_name(other.name)} lacks {least}{format_gib(needed - usable)} (at its peak: {parts})"
 
 
 def _compared(other: Estimate, chosen: Estimate) -> str:

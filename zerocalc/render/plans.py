@@ -75,7 +75,8 @@ def verdict(plan: Plan) -> Text:
     best = min(plan.candidates, key=lambda c: c.memory.gpu.reserved_bytes)
     lacking = max(best.memory.gpu.reserved_bytes, best.memory.gpu.states_bytes) - usable
     if lacking > 0:
-        return Text(f"Nothing fits in {format_gib(usable)}: {display_name(best.name)}, the closest, lacks {format_gib(lacking)}.", "bold red")
+        lacks = f"{'at least ' if best.memory.gpu.unknown else ''}{format_gib(lacking)}"
+        return Text(f"Nothing fits in {format_gib(usable)}: {display_name(best.name)}, the closest, lacks {lacks}.", "bold red")
     return Text("Nothing can be recommended.", "bold yellow")
 
 
@@ -199,7 +200,8 @@ def _peak_rows(plan: Plan, amounts: Callable[..., Row]) -> list[Row]:
         rows.append(amounts("with fragmentation", "", lambda c: c.memory.gpu.reserved_bytes, "bold"))
     usable = plan.job.cluster.usable_bytes
     if usable is not None:
-        rows.append(amounts("to spare (-: lacking)", "", lambda c: usable - c.memory.gpu.reserved_bytes))
+        unknown = any(c.memory.gpu.unknown for c in plan.candidates)
+        rows.append(amounts("to spare, at most" if unknown else "to spare (-: lacking)", "", lambda c: usable - c.memory.gpu.reserved_bytes))
         words = {True: "yes", False: "no", None: UNKNOWN}
         rows.append(Row("fits", "", tuple(words[c.fits] for c in plan.candidates), "bold"))
     return rows

@@ -58,7 +58,10 @@ def _moment(moment: Moment, walks: list[tuple[Estimate, list[Instant]]], unit: s
     for candidate, _ in walks:
         table.add_column(display_name(candidate.name), overflow="fold")
     table.add_row("holds", *(_list(i.holds, size) for i in instants))
-    table.add_row("in all", *(Text(f"{figure(i.total_bytes, size)} {unit}", "bold") for i in instants))
+    table.add_row(
+        "known" if any(c.memory.gpu.unknown for c, _ in walks) else "in all",
+        *(Text(f"{figure(i.total_bytes, size)} {unit}", "bold") for i in instants),
+    )
     if moment != MOMENTS[0]:
         for label, pick in (("arrives", "arrives"), ("freed", "frees")):
             cells = [getattr(i, pick) for i in instants]
