@@ -36,7 +36,7 @@ PACKAGE = ROOT / "zerocalc"
 SOURCES = sorted(PACKAGE.rglob("*.py"))
 
 PHYSICS = {"units", "presets", "formulas", "ledger", "schedule", "spec", "modules"}
-ANSWERS = {"results", "estimator", "planner", "memory", "traffic", "counting"}
+ANSWERS = {"results", "estimator", "suggestions", "planner", "memory", "traffic", "counting"}
 VIEWS = {"document", "explained", "walk", "recomputed", "papers"}
 
 MAY_IMPORT: dict[str, set[str]] = {
@@ -52,7 +52,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "results": {"ledger", "schedule", "spec"},
     "counting": {"modules", "spec", "formulas", "ledger", "interop"},
     "estimator": {"memory", "traffic", "modules", "spec", "formulas", "ledger", "schedule", "results"},
-    "planner": {"estimator", "memory", "traffic", "modules", "spec", "formulas", "ledger", "schedule", "results", "units"},
+    "suggestions": {"estimator", "ledger", "spec", "results", "units"},
+    "planner": {"suggestions", "estimator", "memory", "traffic", "modules", "spec", "formulas", "ledger", "schedule", "results", "units"},
     "document": {"formulas"},
     "explained": PHYSICS | ANSWERS | {"document"},
     "walk": PHYSICS | {"results"},
@@ -208,6 +209,7 @@ FILE_ONLY = {
     "model.title": "a file's own words",
     "model.source": "a file's own words",
     "model.assumed": "kept with a model whose dimensions were filled in",
+    "model.filled": "kept with a model whose dimensions were filled in",
     "model.qkv_bias": "a detail of a family; follows from kind",
     "model.out_bias": "a detail of a family; follows from kind",
     "model.mlp_bias": "a detail of a family; follows from kind",
@@ -266,7 +268,16 @@ def test_every_field_of_zero_has_a_default() -> None:
 
 
 def test_every_command_is_documented() -> None:
-    modules = {file.stem for file in (PACKAGE / "cli").glob("*.py")} - {"__init__", "blame", "errors", "flags", "job_file", "jobs", "streams"}
+    modules = {file.stem for file in (PACKAGE / "cli").glob("*.py")} - {
+        "__init__",
+        "blame",
+        "errors",
+        "flags",
+        "job_file",
+        "jobs",
+        "layers",
+        "streams",
+    }
     assert modules == set(COMMANDS)
     documented = "".join(document.read_text("utf-8") for document in documents())
     help_text = run("--help").out

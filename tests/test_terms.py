@@ -14,7 +14,8 @@ from zerocalc.render.plans import memory_rows, traffic_rows
 
 ARCHITECTURE = "--model llama-3-8b --gpus 8 --gpu h100-80g --seq 8192"
 JOB = {"model": "llama-3-8b", "cluster": {"gpus": 8, "gpu": "h100-80g"}, "training": {"seq": 8192}}
-LABELS = [row.label for row in (*memory_rows(plan(Job.model_validate(JOB)))[0], *traffic_rows(plan(Job.model_validate(JOB))))]
+PLAN = plan(Job.model_validate(JOB))
+LABELS = [row.label for row in (*memory_rows(PLAN, 1), *traffic_rows(PLAN, 1))]
 
 
 @pytest.mark.parametrize("label", dict.fromkeys(LABELS))

@@ -14,7 +14,7 @@ from zerocalc.spec.framework import FrameworkStage
 from zerocalc.spec.job import Job
 from zerocalc.spec.recipe import DTYPE_BYTES
 from zerocalc.traffic.dp import data_parallel
-from zerocalc.traffic.model_parallel import model_parallel
+from zerocalc.traffic.model_parallel import model_parallel, unknown_traffic
 
 HOST_FABRICS = frozenset({"pcie"})
 
@@ -85,6 +85,7 @@ def _memory(ledger: Ledger) -> Memory:
         peak_moment=moment,
         moments=dict(zip(MOMENTS, ledger.sums, strict=True)),
         at_peak=AtPeak(states_then, activations_then, peak - states_then - activations_then),
+        activations_known="activations" not in ledger.unknown,
         reserved_bytes=peak + lost,
         unknown=ledger.unknown,
         terms=on_gpu,
@@ -101,6 +102,7 @@ def _communication(job: Job, holds: Rank, schedule: Schedule, stage: int) -> Com
         sent_bytes_per_gpu=schedule.sent(NETWORK_FABRICS),
         inter_node_bytes_per_gpu=None,
         host_bytes_per_gpu=schedule.sent(HOST_FABRICS),
+        unknown=unknown_traffic(job, holds),
         collectives=schedule.collectives,
     )
 

@@ -149,6 +149,7 @@ def document(plan: Plan, explanations: list[Explanation]) -> dict[str, Any]:
                 "peak_moment": e.candidate.memory.gpu.peak_moment,
                 "peak_bytes": e.candidate.memory.gpu.peak_bytes,
                 "sent_bytes_per_gpu": e.candidate.communication.sent_bytes_per_gpu,
+                "unknown_traffic": list(e.candidate.communication.unknown),
                 "tensors": [plain(t) for t in saved_tensors(plan, e.terms)],
             }
             for e in explanations

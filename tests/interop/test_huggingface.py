@@ -314,12 +314,19 @@ def test_rates_that_are_none(bad: object) -> None:
     assert refusal(LLAMA | {"attention_dropout": bad}).startswith("config.json: attention_dropout: ")
 
 
+@pytest.mark.parametrize("bad", [3, True, ["gelu"], {"a": 1}])
+def test_activations_are_named(bad: object) -> None:
+    assert refusal(GPT2 | {"activation_function": bad}).startswith("config.json: activation_function: ")
+    assert refusal(LLAMA | {"hidden_act": bad}).startswith("config.json: hidden_act: ")
+    assert read(LLAMA | {"hidden_act": None}) == read(LLAMA)
+
+
 # Titles
 
 
 TITLES = [
     *[("meta-llama/Llama-3.1-8B", "meta-llama/Llama-3.1-8B"), (" a ", "a")],
-    *[("", "llama"), (None, "llama"), (3, "llama"), ("a\nb", "llama"), ("x" * 201, "llama")],
+    *[(bad, "llama (config.json)") for bad in ("", None, 3, "a\nb", "x" * 201)],
 ]
 
 

@@ -87,7 +87,7 @@ FLAGS = (
     Flag("--allgather-bucket-size", "zero.allgather_bucket_size", "COUNT", "Elements per all-gather bucket (default 500M).", RESIDUAL),
     Flag("--overlap-comm", "zero.overlap_comm", "", "Overlap traffic with backward; doubles buckets at 1 and 2 (default on).", RESIDUAL),
     Flag("--defragment", "zero.defragment", "", "M_D: contiguous buffers, nothing lost (default on).", RESIDUAL),
-    Flag("--fragmentation", "zero.fragmentation", "FRACTION", "Share of dynamic memory lost with --no-defragment (0.3).", RESIDUAL),
+    Flag("--fragmentation", "zero.fragmentation", "FRACTION", "With --no-defragment: bytes lost per dynamic byte in use (0.3).", RESIDUAL),
 )  # fmt: skip
 
 FLAG_OF_PATH = {flag.path: flag.name for flag in FLAGS}

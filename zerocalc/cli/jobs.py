@@ -10,17 +10,14 @@ from zerocalc import presets
 from zerocalc.cli.blame import NAMED, Written
 from zerocalc.cli.errors import UserError
 from zerocalc.cli.flags import FLAG_OF_PATH
+from zerocalc.cli.layers import call_by_change, make_way
 from zerocalc.presets import PresetError
 from zerocalc.results import Plan
 from zerocalc.spec.base import FieldError, Spec, explain
 from zerocalc.spec.job import Job
-from zerocalc.spec.model import DIMENSIONS, Model
+from zerocalc.spec.model import Model
 
 S = TypeVar("S", bound=Spec)
-
-FROM_NODE = ("gpu", "gpus_per_node")
-"""What a node's preset says of a cluster."""
-LONGEST_TITLE = 200
 
 
 def make_plan(given: dict[str, Any], job_file: str | None) -> Plan:
@@ -35,17 +32,14 @@ def make_plan(given: dict[str, Any], job_file: str | None) -> Plan:
 
 
 def _job(written: Written, job_file: str | None) -> Job:
-    given = written.given
+    given = dict(written.given)
     data = _read_job(written, job_file) if job_file is not None else {}
-    if "cluster.node" in given and isinstance(data.get("cluster"), dict):
-        for field in FROM_NODE:  # another node brings its own
-            data["cluster"].pop(field, None)
-    for path in sorted(given, key=lambda p: p not in NAMED):  # a name replaces its subtree, then single flags override fields
-        value = given[path]
-        if path in NAMED:
-            value = _named(NAMED[path], value, FLAG_OF_PATH[path])
+    named = {path: _named(NAMED[path], value, FLAG_OF_PATH[path]) for path, value in given.items() if path in NAMED}
+    make_way(data, given, named)
+    # A name replaces its subtree, then single flags override fields.
+    for path, value in (*named.items(), *(item for item in given.items() if item[0] not in NAMED)):
         _put(data, path, value, written)
-    _mark_changed(data, given)
+    call_by_change(data, given)
     written.data = data
     try:
         return Job.model_validate(data)
@@ -115,11 +109,3 @@ def _put(data: dict[str, Any], path: str, value: Any, written: Written) -> None:
             raise UserError(written.line(parent, f"is not a table of fields, so {FLAG_OF_PATH[path]} cannot change one of them"))
         data = inner
     data[last] = value
-
-
-def _mark_changed(data: dict[str, Any], given: Any) -> None:
-    """A named model with another dimension is another model, and is called so."""
-    model = data.get("model")
-    changed = [f"{name} {given[f'model.{name}']}" for name in DIMENSIONS if f"model.{name}" in given]
-    if isinstance(model, dict) and isinstance(model.get("title"), str) and changed:
-        model["title"] = presets.visible(f"{model['title']} with {', '.join(changed)}")[:LONGEST_TITLE]

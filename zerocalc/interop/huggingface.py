@@ -26,6 +26,8 @@ from zerocalc.units import parse_fraction, parse_whole, shown
 
 QUANTISED = "quantization_config"
 BOOLEANS = frozenset({"tied_embeddings", "qkv_bias", "out_bias", "mlp_bias", "qk_norm"})
+ACTIVATIONS = frozenset({"hidden_act", "hidden_activation", "activation_function"})
+"""Keys that name a function: whatever it is changes no tensor, but a number there is a slip of the pen."""
 _LISTED = 6
 """Unknown keys that a note names; the rest is counted."""
 _LONGEST_TITLE = 200
@@ -202,6 +204,9 @@ class _Reader:
 
     def check_keys(self, model_type: str, known: AbstractSet[str], table: Mapping[str, Any]) -> None:
         """Keys this family does not know: refused where the name speaks of tensors, noted otherwise."""
+        for key in ACTIVATIONS & table.keys():
+            if table[key] is not None and not isinstance(table[key], str):
+                self.refuse(key, f"{_spelled(table[key])} is not the name of an activation function")
         unknown = [key for key in table if key not in known and key not in NEUTRAL and key not in GUARDED and key != QUANTISED]
         for key in unknown:
             what = _suspicion(key)
@@ -288,7 +293,8 @@ class _Reader:
         given = self.config.get("_name_or_path")
         if isinstance(given, str) and given.strip() and given.isprintable() and len(given) <= _LONGEST_TITLE:
             return given.strip()
-        return model_type
+        titled = f"{model_type} ({self.name})"
+        return titled if len(titled) <= _LONGEST_TITLE else model_type
 
 
 def _suspicion(key: str) -> str | None:

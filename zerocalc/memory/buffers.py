@@ -93,7 +93,7 @@ DEFRAGMENTED = block((), (), ("M_D on: nothing lost to fragmentation",))
 
 def fragmentation(fraction: float, ledger: Ledger) -> Block:
     """What is lost between live blocks at the peak, while M_D is off."""
-    note = f"M_D off: {fraction:.0%} of dynamic memory lost to fragmentation"
+    note = f"M_D off: fragmentation loses {fraction:.0%} on top of dynamic memory in use"
     dynamic = ledger.total(DYNAMIC_KINDS, ledger.peak_moment)
     entry = term("fragmentation", "fragmentation", MOMENTS, fragmentation_bytes, note, fraction=fraction, dynamic_bytes=dynamic)
     return block((entry,), (), (note,))

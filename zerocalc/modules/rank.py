@@ -76,7 +76,7 @@ def rank(job: Job) -> Rank:
     own = ceil_div(base, split)
     trained = ceil_div(trainable, split)
     return Rank(
-        own + trained if extra is not None else own, trained, job.dp, arch, units(job, arch, own, extra), run.tokens if run else 0, split, total,
+        own + trained if extra is not None else own, trained, job.shards, arch, units(job, arch, own, extra), run.tokens if run else 0, split, total,
         trainable, own if extra is not None else 0, extra,
     )  # fmt: skip
 

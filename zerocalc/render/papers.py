@@ -7,8 +7,8 @@ from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderR
 from rich.text import Text
 
 from zerocalc.papers import READINGS, Cell, Comparison, Reading, Table, summary
-from zerocalc.planner import display_name
 from zerocalc.render.console import columns, emit, labelled, plainly
+from zerocalc.results import display_name
 from zerocalc.units import GB, figure, format_count
 
 LETTERS: dict[Reading, str] = {"truncated": "t", "derived": "d", "bound": "b", "figure": "f", "memory": "m", "unclear": "u"}

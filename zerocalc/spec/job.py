@@ -9,7 +9,7 @@ from zerocalc.spec.cluster import Cluster, Parallel
 from zerocalc.spec.framework import Framework
 from zerocalc.spec.implementation import Implementation
 from zerocalc.spec.loss import Loss
-from zerocalc.spec.model import GPT2_POSITIONS, Model
+from zerocalc.spec.model import DEFAULT_KIND, GPT2_POSITIONS, Model, only_given, positions_for
 from zerocalc.spec.recipe import Recipe
 from zerocalc.spec.training import Training
 from zerocalc.spec.zero import Zero
@@ -65,8 +65,17 @@ class Job(Spec):
 
     @property
     def dp(self) -> int:
-        """The data-parallel degree; also N_d, the degree over which the paper shards states."""
+        """The data-parallel degree: how many batches of their own the GPUs work on."""
         return self.cluster.gpus // self.model_parallel
+
+    @property
+    def shards(self) -> int:
+        """N_d: the ranks over which gradients are reduced and states sharded.
+
+        Context-parallel ranks hold the same parameters and see other tokens, so that they belong to it (Megatron's and torchtitan's groups for
+        gradients and shards, DeepSpeed-Ulysses' too: arXiv 2309.14509); [ZeRO] has no context parallelism.
+        """
+        return self.dp * self.parallel.cp
 
     @property
     def stages(self) -> tuple[int, ...]:
@@ -160,15 +169,21 @@ def _named_by(data: dict[str, Any], owner: str, part: str) -> Any:
 
 
 def _with_positions(model: Any, training: Any) -> Any:
-    """Dimensions given without learned positions get as many as the sequence needs, and say so."""
+    """Dimensions given without learned positions get as many as the sequence needs, and say so; so do those that were filled in for another one."""
     seq = training.get("seq") if isinstance(training, dict) else getattr(training, "seq", None)
-    if not isinstance(model, dict) or model.get("positions") is not None or model.get("hidden") is None or model.get("kind", "gpt2") != "gpt2":
-        return model
     try:
-        needed = parse_whole(seq)
+        needed = max(parse_whole(seq), GPT2_POSITIONS)
     except ValueError:
+        needed = GPT2_POSITIONS
+    if isinstance(model, Model) and "positions" in model.filled and model.positions != needed:
+        model = model.model_dump()
+    if not isinstance(model, dict):
         return model
-    if needed <= GPT2_POSITIONS:
+    if model.get("positions") != needed:
+        model = only_given(model, ("positions",))
+    if model.get("positions") is not None or model.get("hidden") is None or (model.get("kind") or DEFAULT_KIND) != "gpt2" or needed == GPT2_POSITIONS:
         return model
-    assumed = (*model.get("assumed", ()), f"{needed:,} learned positions (the sequence length)")
-    return {**model, "positions": needed, "assumed": assumed}
+    if not all(isinstance(model.get(key, ()), (list, tuple)) for key in ("assumed", "filled")):
+        return model  # its own validation says so
+    assumed, filled = (*model.get("assumed", ()), positions_for(needed)), (*model.get("filled", ()), "positions")
+    return {**model, "positions": needed, "assumed": assumed, "filled": filled}

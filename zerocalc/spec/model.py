@@ -9,6 +9,7 @@ from zerocalc.spec.implementation import Activation
 from zerocalc.units import Count, Fraction, Whole
 
 ModelKind = Literal["gpt2", "llama"]
+DEFAULT_KIND: ModelKind = "gpt2"
 
 
 def _read_stack(value: Any) -> Any:
@@ -93,6 +94,8 @@ class Model(Spec):
 
     assumed: tuple[str, ...] = ()
     """What had to be filled in, in words; kept with the model so that a saved job says it again."""
+    filled: tuple[str, ...] = ()
+    """The fields that were not given and follow from others: `only_given` leaves them out, so that they follow from what is changed."""
 
     @property
     def is_bare(self) -> bool:
@@ -124,7 +127,13 @@ class Model(Spec):
         given = {key for key in DIMENSIONS if data.get(key) is not None}
         if data.get("params") is not None or data.get("stack") is not None or not given:
             return data
-        return {**data, **_filled(data)}
+        new, assumed = _filled(data)
+        if not new or not all(isinstance(data.get(key, ()), (list, tuple)) for key in ("assumed", "filled")):
+            return data
+        out = {**data, **new, "filled": (*data.get("filled", ()), *new)}
+        if assumed:
+            out["assumed"] = (*data.get("assumed", ()), *assumed)
+        return out
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -176,8 +185,27 @@ class Model(Spec):
             raise FieldError("model.dropout", f"{self.dropout} is for kind gpt2; kind llama trains without dropout")
 
 
-def _filled(data: dict[str, Any]) -> dict[str, Any]:
-    """The architecture's missing dimensions, from its kind."""
+def only_given(data: dict[str, Any], fields: tuple[str, ...] = DIMENSIONS) -> dict[str, Any]:
+    """A model's table without what was filled in of some fields and the words for it; validation fills it in anew."""
+    filled = data.get("filled")
+    if not filled or not isinstance(filled, (list, tuple)) or not all(isinstance(field, str) for field in filled):
+        return data
+    kept = {key: value for key, value in data.items() if not (key in filled and key in fields)}
+    kept["filled"] = [field for field in filled if field not in fields]
+    lines = data.get("assumed")
+    if isinstance(lines, (list, tuple)):
+        said = (*_filled(kept)[1], positions_for(data.get("positions")))
+        kept["assumed"] = [line for line in lines if line not in said]
+    return kept
+
+
+def positions_for(tokens: object) -> str:
+    """The words for learned positions that follow from the sequence length."""
+    return f"{tokens:,} learned positions (the sequence length)" if isinstance(tokens, int) else ""
+
+
+def _filled(data: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    """The architecture's missing dimensions, from its kind, and what is a guess among them, in words."""
     out: dict[str, Any] = {}
     assumed: list[str] = []
 
@@ -196,8 +224,8 @@ def _filled(data: dict[str, Any]) -> dict[str, Any]:
         except ValueError:
             return None
 
-    fill("kind", "gpt2", "kind gpt2 (LayerNorm, learned positions, plain MLP); --kind llama for gated MLPs and RMSNorm")
-    llama = data.get("kind", "gpt2") == "llama"
+    fill("kind", DEFAULT_KIND, "kind gpt2 (LayerNorm, learned positions, plain MLP); --kind llama for gated MLPs and RMSNorm")
+    llama = data.get("kind", DEFAULT_KIND) == "llama"
     hidden, heads = whole("hidden"), whole("heads")
     fill("kv_heads", heads)
     if hidden and heads and hidden % heads == 0:
@@ -218,9 +246,7 @@ def _filled(data: dict[str, Any]) -> dict[str, Any]:
     fill("qk_norm", False)
     fill("activation", "silu" if llama else "gelu_new")
     fill("dropout", 0.0 if llama else GPT2_DROPOUT, None if llama else f"dropout {GPT2_DROPOUT} and biases everywhere (GPT-2's)")
-    if assumed and not data.get("title"):
-        out["assumed"] = (*data.get("assumed", ()), *assumed)
-    return out
+    return out, assumed
 
 
 class Dimensions:
