@@ -124,10 +124,11 @@ def test_kinds_have_dropout_and_positions_of_their_own() -> None:
 def test_another_framework_brings_its_own_recipe(tmp_path: Path) -> None:
     file = tmp_path / "own.toml"
     stage = '[[stages]]\nstage = 3\nname = "own"\nsync = "step"\nreduce_buffers = 1\n'
-    file.write_text(f'name = "own"\nsource = "us, for a test"\nrecipe = "megatron"\nunits_in_flight = 1\n{stage}')
+    file.write_text(f'name = "own"\nsource = "us, for a test"\nrecipe = "megatron"\nimplementation = "megatron"\nunits_in_flight = 1\n{stage}')
     saved = run_line("plan --params 1B --gpus 8 --json").out
     changed = json.loads(run("plan", "--job", "-", "--framework", str(file), "--json", stdin=saved).out)
-    assert changed["job"]["recipe"]["name"] == "megatron"
+    assert changed["job"]["recipe"]["name"] == changed["job"]["implementation"]["name"] == "megatron"
+    assert changed["job"]["loss"]["name"] == "in-place"
     chosen_recipe = run_line("plan --params 1B --gpus 8 --recipe lion --json").out
     kept = json.loads(run("plan", "--job", "-", "--framework", str(file), "--json", stdin=chosen_recipe).out)
     assert kept["job"]["recipe"]["name"] == "lion"

@@ -16,6 +16,8 @@ from zerocalc.spec.recipe import DTYPE_BYTES
 from zerocalc.traffic.dp import data_parallel
 from zerocalc.traffic.model_parallel import model_parallel, unknown_traffic
 
+LARGEST = 3
+"""Terms that are named as what a peak consists of."""
 HOST_FABRICS = frozenset({"pcie"})
 
 
@@ -85,6 +87,7 @@ def _memory(ledger: Ledger) -> Memory:
         peak_moment=moment,
         moments=dict(zip(MOMENTS, ledger.sums, strict=True)),
         at_peak=AtPeak(states_then, activations_then, peak - states_then - activations_then),
+        largest_at_peak={t.name: t.bytes for t in sorted(ledger.alive(moment), key=lambda t: -t.bytes)[:LARGEST] if t.bytes},
         activations_known="activations" not in ledger.unknown,
         reserved_bytes=peak + lost,
         unknown=ledger.unknown,

@@ -31,6 +31,7 @@ class GpuMemory:
     peak_moment: Moment
     moments: dict[Moment, int]
     at_peak: AtPeak
+    largest_at_peak: dict[str, int]
     activations_known: bool
     reserved_bytes: int
     unknown: tuple[str, ...]

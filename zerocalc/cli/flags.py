@@ -62,6 +62,7 @@ FLAGS = (
     Flag("--gpus-per-node", "cluster.gpus_per_node", "N", "GPUs in one node (default 8).", MACHINE),
     Flag("--tp", "parallel.tp", "N", "Tensor-parallel degree (default 1).", MACHINE),
     Flag("--pp", "parallel.pp", "N", "Pipeline-parallel degree (default 1).", MACHINE),
+    Flag("--interleave", "parallel.interleave", "N", "Chunks of layers on each pipeline stage (default 1).", MACHINE),
     Flag("--cp", "parallel.cp", "N", "Context-parallel degree (default 1).", MACHINE),
     Flag("--sequence-parallel", "parallel.sequence_parallel", "", "Split also what tensor parallelism replicates.", MACHINE),
     Flag("--seq", "training.seq", "N", "Sequence length in tokens.", RUN),

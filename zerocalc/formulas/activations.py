@@ -13,6 +13,29 @@ def micro_batches_in_flight(*, pipeline_parallel: int, micro_batches: int) -> in
     return min(pipeline_parallel, micro_batches)
 
 
+@formula(
+    "min(p·v + p − 1, M·v)", "[SP] §4.2.3; [Meg] §2.2 (interleaved 1F1B: chunks of the first stage)",
+    p="pipeline_parallel", v="interleave", M="micro_batches",
+)  # fmt: skip
+def chunks_in_flight(*, pipeline_parallel: int, interleave: int, micro_batches: int) -> int:
+    """Chunks of layers, each of one micro-batch, whose activations the first stage holds at once where each stage has ``interleave`` chunks.
+
+    >>> chunks_in_flight(pipeline_parallel=8, interleave=3, micro_batches=64)  # of 1/24 of the layers each: 31/24 of them
+    31
+    """
+    return min(pipeline_parallel * interleave + pipeline_parallel - 1, micro_batches * interleave)
+
+
+@formula("⌈A·L/(p·v)⌉·c", "[SP] §4.2.3", A="bytes_per_layer", L="layers", p="pipeline_parallel", v="interleave", c="chunks_in_flight")
+def interleaved_bytes(*, bytes_per_layer: int, layers: int, pipeline_parallel: int, interleave: int, chunks_in_flight: int) -> int:
+    """Bytes that the chunks in flight of a stage save, layers spread evenly over chunks.
+
+    >>> interleaved_bytes(bytes_per_layer=1000, layers=96, pipeline_parallel=8, interleave=3, chunks_in_flight=31)
+    124000
+    """
+    return ceil_div(bytes_per_layer * layers, pipeline_parallel * interleave) * chunks_in_flight
+
+
 @formula("⌈A·L/p⌉·m", "[SP] §4", A="bytes_per_layer", L="layers", p="pipeline_parallel", m="micro_batches_in_flight")
 def saved_bytes(*, bytes_per_layer: int, layers: int, pipeline_parallel: int, micro_batches_in_flight: int) -> int:
     """Bytes that all layers of a stage save, layers spread evenly over the stages.

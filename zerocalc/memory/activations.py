@@ -5,9 +5,11 @@ from __future__ import annotations
 from zerocalc.formulas.activations import (
     checkpoint_bytes,
     chunks_by_width,
+    chunks_in_flight,
     head_bytes,
     hidden_bytes,
     host_checkpoint_bytes,
+    interleaved_bytes,
     logits_bytes,
     micro_batches_in_flight,
     once_bytes,
@@ -40,8 +42,7 @@ def activations(job: Job, rank: Rank) -> Block:
     arch = rank.arch
     if arch is None or not arch.saves:
         return block((), ("activations", "logits"))
-    in_flight = micro_batches_in_flight.function(pipeline_parallel=job.parallel.pp, micro_batches=job.training.accumulation)
-    terms = _layers(job, arch, in_flight) + _ends(arch, in_flight) + _loss(job, arch, rank.tokens)
+    terms = _layers(job, arch) + _ends(job, arch) + _loss(job, arch, rank.tokens)
     if job.implementation.shared_buffer:
         terms += _shared_buffer(job, arch, rank.tokens)
     assumptions = [f"layers of {job.implementation.name}: {job.implementation.title or 'as its file says'}", GRADIENTS]
@@ -59,20 +60,43 @@ def kept_bytes(modules: tuple[Module, ...]) -> int:
     return sum([module.kept_bytes for module in modules])
 
 
-def _layers(job: Job, arch: Architecture, in_flight: int) -> list[Term]:
+def in_flight(job: Job) -> int:
+    """Micro-batches that the first stage holds at once, or chunks of layers, each of one micro-batch, under interleaving."""
+    parallel, micro_batches = job.parallel, job.training.accumulation
+    if parallel.interleave == 1:
+        return micro_batches_in_flight.function(pipeline_parallel=parallel.pp, micro_batches=micro_batches)
+    return chunks_in_flight.function(pipeline_parallel=parallel.pp, interleave=parallel.interleave, micro_batches=micro_batches)
+
+
+def _spread(job: Job, name: str, kind: Kind, amount: int, layers: int) -> Term:
+    """What ``layers`` layers keep, ``amount`` bytes each, on the first stage."""
+    pipeline, interleave = job.parallel.pp, job.parallel.interleave
+    if interleave == 1:
+        return term(
+            name, kind, UNTIL_BACKWARD, saved_bytes,
+            bytes_per_layer=amount, layers=layers, pipeline_parallel=pipeline, micro_batches_in_flight=in_flight(job),
+        )  # fmt: skip
+    return term(
+        name, kind, UNTIL_BACKWARD, interleaved_bytes,
+        bytes_per_layer=amount, layers=layers, pipeline_parallel=pipeline, interleave=interleave, chunks_in_flight=in_flight(job),
+    )  # fmt: skip
+
+
+def _layers(job: Job, arch: Architecture) -> list[Term]:
     """What every layer keeps until its backward, and what the layer in backward computes again."""
     terms: list[Term] = []
     again = waiting = 0
+    flying = in_flight(job)
     suffix = COMPONENT_SUFFIX if len(arch.groups) == 1 else COMPONENT_SUFFIX + " of {} layers"
     for count, modules in arch.groups:
         rebuilt = sum([module.rebuilt_bytes for module in modules])
         again = max(again, rebuilt)
         if rebuilt and job.training.recompute == "full":
-            group = [_checkpoints(job, modules, count, in_flight)]
+            group = [_checkpoints(job, modules, count)]
         else:
-            group = _by_component(job, modules, count, in_flight, suffix.format(count))
+            group = _by_component(job, modules, count, suffix.format(count))
         terms += group
-        waiting += sum([t.bytes for t in group if t.tier == "gpu"]) // in_flight
+        waiting += sum([t.bytes for t in group if t.tier == "gpu"]) // flying
     first = kept_bytes(arch.groups[0][1])
     if job.zero.partition_activations:
         again, first, what = again + first, 0, "layer with its gathered input"
@@ -85,35 +109,32 @@ def _layers(job: Job, arch: Architecture, in_flight: int) -> list[Term]:
         checkpoint = terms[0].kind == "checkpoints"
         name = "first layer's checkpoint" if checkpoint else "first layer's activations"
         terms.append(_once(name, "checkpoints" if checkpoint else "activations", ("backward_end",), first, 1))
-    if in_flight > 1 and waiting:
-        terms.append(_once("other micro-batches in flight", "activations", ("backward_end",), waiting, in_flight - 1))
+    if flying > 1 and waiting:
+        terms.append(_once("other micro-batches in flight", "activations", ("backward_end",), waiting, flying - 1))
     return terms
 
 
-def _by_component(job: Job, modules: tuple[Module, ...], count: int, in_flight: int, suffix: str) -> list[Term]:
+def _by_component(job: Job, modules: tuple[Module, ...], count: int, suffix: str) -> list[Term]:
     """One term for each component of layers that are alike."""
     sizes: dict[str, int] = {}
     for module in modules:
         sizes[module.component] = sizes.get(module.component, 0) + module.kept_bytes
-    return [
-        term(
-            f"{component}{suffix}", "activations", UNTIL_BACKWARD, saved_bytes,
-            bytes_per_layer=amount, layers=count, pipeline_parallel=job.parallel.pp, micro_batches_in_flight=in_flight,
-        )
-        for component, amount in sizes.items() if amount
-    ]  # fmt: skip
+    return [_spread(job, f"{component}{suffix}", "activations", amount, count) for component, amount in sizes.items() if amount]
 
 
-def _checkpoints(job: Job, modules: tuple[Module, ...], count: int, in_flight: int) -> Term:
+def _checkpoints(job: Job, modules: tuple[Module, ...], count: int) -> Term:
     """The input of each of some layers, all that full recomputation keeps of them: split over tensor-parallel ranks (P_a), or moved to the host."""
     zero, parallel = job.zero, job.parallel
     layer_input = modules[0].saved[0]
-    stored = term(
-        "checkpoints", "checkpoints", UNTIL_BACKWARD, checkpoint_bytes,
-        checkpoint_bytes=layer_input.bytes * layer_input.divisor,
-        partitions=parallel.tp if zero.partition_activations else layer_input.divisor,
-        layers=count, pipeline_parallel=parallel.pp, micro_batches_in_flight=in_flight,
-    )  # fmt: skip
+    partitions = parallel.tp if zero.partition_activations else layer_input.divisor
+    whole = layer_input.bytes * layer_input.divisor
+    if parallel.interleave > 1:
+        stored = _spread(job, "checkpoints", "checkpoints", ceil_div(whole, partitions), count)
+    else:
+        stored = term(
+            "checkpoints", "checkpoints", UNTIL_BACKWARD, checkpoint_bytes,
+            checkpoint_bytes=whole, partitions=partitions, layers=count, pipeline_parallel=parallel.pp, micro_batches_in_flight=in_flight(job),
+        )  # fmt: skip
     if not zero.cpu_checkpointing:
         return stored
     on_host = term(
@@ -123,12 +144,14 @@ def _checkpoints(job: Job, modules: tuple[Module, ...], count: int, in_flight: i
     return replaced(on_host, tier="cpu", assumption=f"{job.cluster.gpus_per_node} GPUs per node")
 
 
-def _ends(arch: Architecture, in_flight: int) -> list[Term]:
-    """What is kept outside the layers: embedding, final norm, head."""
+def _ends(job: Job, arch: Architecture) -> list[Term]:
+    """What is kept outside the layers: embedding, final norm, head. Interleaved, the embedding's chunk has p + p − 1 micro-batches in flight."""
     terms = []
+    pipeline, micro_batches = job.parallel.pp, job.training.accumulation
+    flying = in_flight(job) if job.parallel.interleave == 1 else min(2 * pipeline - 1, micro_batches)
     before, after = kept_bytes(arch.before), kept_bytes(arch.after)
     if before:
-        terms.append(_once("embedding activations", "activations", THROUGHOUT, before, in_flight))
+        terms.append(_once("embedding activations", "activations", THROUGHOUT, before, flying))
     if after:
         terms.append(_once("final norm and head inputs", "activations", HEAD, after, 1))
     return terms

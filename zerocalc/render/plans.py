@@ -17,6 +17,7 @@ from zerocalc.results import Communication, Estimate, Plan, display_name
 from zerocalc.schedule import HOST_TRAFFIC
 from zerocalc.spec.job import Job
 from zerocalc.spec.recipe import DTYPE_BYTES
+from zerocalc.spec.training import Training
 from zerocalc.units import GIB, byte_unit, figure, format_gib, format_multiple
 
 UNKNOWN = "unknown"
@@ -93,7 +94,7 @@ def _traffic(candidate: Estimate) -> str:
 def header(job: Job, parameters: int) -> list[str]:
     """What was asked, in one line for states and one for the batch where it is known."""
     p, t = job.parallel, job.training
-    degrees = "".join(f", {name} {degree}" for name, degree in (("tp", p.tp), ("pp", p.pp), ("cp", p.cp)) if degree > 1)
+    degrees = "".join(f", {name} {degree}" for name, degree in (("tp", p.tp), ("pp", p.pp), ("interleave", p.interleave), ("cp", p.cp)) if degree > 1)
     gpus = f"{job.cluster.gpus:,} GPU{'s' if job.cluster.gpus > 1 else ''}"
     kind = f" {job.cluster.gpu.title}" if job.cluster.gpu else ""
     lines = [f"{describe_model(job, parameters)}, {gpus}{kind}{degrees}, N_d {job.shards:,}"]
@@ -106,11 +107,26 @@ def header(job: Job, parameters: int) -> list[str]:
         lines.append(f"LoRA of rank {lora.rank} on {', '.join(lora.targets)}, adapters in {lora.dtype}, base frozen in {job.recipe.compute}")
     if t.seq and not job.model.is_bare:
         batch = f"sequences of {t.seq:,}, micro-batch {t.micro_batch:,}, accumulation {t.accumulation:,}"
-        lines.append(f"{batch}, recompute {t.recompute}, {t.attention} attention")
+        lines.append(f"{batch}, recompute {_recomputed(t)}, {t.attention} attention{_layers(job)}")
     elif t.accumulation > 1:
         lines.append(f"accumulation {t.accumulation:,}")
     choices = _choices(job)
     return [*lines, ", ".join(choices)] if choices else lines
+
+
+def _recomputed(t: Training) -> str:
+    """What is recomputed, as far as it is not the default."""
+    out: str = t.recompute
+    if t.recompute == "selective" and t.recompute_modules != type(t).model_fields["recompute_modules"].default:
+        out += f" ({', '.join(t.recompute_modules)})"
+    return f"{out} of one layer in {t.recompute_every}" if t.recompute_every > 1 else out
+
+
+def _layers(job: Job) -> str:
+    """Whose layers and loss, where they are not the framework's."""
+    how, loss = job.implementation, job.loss
+    whose = f", {how.name} layers" if how.name != job.framework.implementation else ""
+    return whose + (f", loss {loss.name}" if loss.name != how.loss else "")
 
 
 def _choices(job: Job) -> list[str]:
@@ -233,10 +249,24 @@ def unknown_sent(answer: Communication) -> list[str]:
     return [name for name in answer.unknown if name != HOST_TRAFFIC]
 
 
+def _largest(plan: Plan) -> list[tuple[str, str]]:
+    """What the peak of the candidate to take (or of the smallest one) mostly consists of, where activations are known."""
+    chosen = [c for c in plan.candidates if plan.recommended is not None and c.name == plan.recommended.name]
+    candidate = chosen[0] if chosen else min(plan.candidates, key=lambda c: c.memory.gpu.reserved_bytes)
+    gpu = candidate.memory.gpu
+    if not gpu.activations_known:
+        return []
+    unit, size = unit_of(plan)
+    word = unit.split()[0]
+    parts = [f"{name} {figure(amount, size)} {word} ({100 * amount / gpu.peak_bytes:.0f} %)" for name, amount in gpu.largest_at_peak.items()]
+    return [(f"peak of {display_name(candidate.name)}", f"at {SHORT_MOMENT[gpu.peak_moment]}: {', '.join(parts)}")]
+
+
 def _remarks(plan: Plan) -> list[tuple[str, str]]:
     rows: list[tuple[str, str]] = []
     if plan.recommended is not None:
         rows += [(f"why {display_name(plan.recommended.name)}", reason) for reason in plan.recommended.why]
+    rows += _largest(plan)
     rows += [("cheapest change", text) for text in plan.suggestions]
     rows += [("note", text) for text in plan.notes]
     rows += [("assumed", text) for text in plan.assumptions]

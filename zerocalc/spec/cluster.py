@@ -100,11 +100,12 @@ class Cluster(Spec):
 
 
 class Parallel(Spec):
-    """Degrees of model parallelism; what is left of the GPUs is data parallelism."""
+    """Degrees of model parallelism; what is left of the GPUs is data parallelism. ``interleave``: chunks of layers on each pipeline stage."""
 
     tp: Whole = 1
     pp: Whole = 1
     cp: Whole = 1
+    interleave: Whole = 1
     sequence_parallel: StrictBool = False
 
     @model_validator(mode="after")

@@ -124,8 +124,21 @@ class Job(Spec):
                 raise FieldError("parallel.tp", f"{p.tp} does not divide the {heads} heads")
         if m.layer_count and p.pp > m.layer_count:
             raise FieldError("parallel.pp", f"{p.pp} stages are more than the {m.layer_count} layers")
+        if p.interleave > 1:
+            self._check_interleaving()
         if self.training.seq and p.cp > self.training.seq:
             raise FieldError("parallel.cp", f"{p.cp} is more than the {self.training.seq} tokens of a sequence")
+
+    def _check_interleaving(self) -> None:
+        p, micro_batches, layers = self.parallel, self.training.accumulation, self.model.layer_count
+        if p.pp == 1:
+            raise FieldError("parallel.interleave", f"gives each pipeline stage {p.interleave} chunks of layers: it needs pp above 1")
+        if layers and p.pp * p.interleave > layers:
+            raise FieldError("parallel.interleave", f"{p.pp} stages of {p.interleave} chunks are more than the {layers} layers")
+        if micro_batches % p.pp:
+            raise FieldError(
+                "parallel.interleave", f"interleaving takes micro-batches in rounds of {p.pp} (pp): {micro_batches} a step are no whole rounds"
+            )
 
     def _check_stages(self) -> None:
         z = self.zero

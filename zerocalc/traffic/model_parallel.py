@@ -86,7 +86,8 @@ class _Calls:
             return []
         part = ceil_div(self.tensor_bytes, self.tp if self.job.parallel.sequence_parallel else 1)
         link = Link("pp", pp, self._fabric(self.job.cluster.gpus), "[Meg] §3.2")
-        return [collective(link, phase, "send_recv", what, self.dtype, part, self.micro_batches) for phase, what in BOUNDARY]
+        count = self.micro_batches * self.job.parallel.interleave
+        return [collective(link, phase, "send_recv", what, self.dtype, part, count) for phase, what in BOUNDARY]
 
     def _fabric(self, gpus: int) -> Fabric:
         """What joins neighbouring GPUs, so many of them."""

@@ -1,0 +1,113 @@
+"""What layers keep, by how they are run: pipelines, recomputation, implementations, losses."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.running import refused, run, run_line
+from zerocalc import Job, estimate, presets
+from zerocalc.formulas.published_activations import first_stage_layers
+from zerocalc.results import Estimate
+
+LAYERS = 24
+MODEL: dict[str, Any] = {"kind": "llama", "layers": LAYERS, "hidden": 256, "heads": 8, "kv_heads": 2, "ffn": 700, "vocab": 1000}
+
+
+def answer(model: dict[str, Any] | None = None, **parts: Any) -> Estimate:
+    job = {"model": {**MODEL, **(model or {})}, "cluster": {"gpus": 1}, "training": {"seq": 128}}
+    for name, changes in parts.items():
+        job[name] = {**job.get(name, {}), **changes} if isinstance(changes, dict) else changes
+    return estimate(Job.model_validate(job), 0)
+
+
+def kept(of: Estimate) -> int:
+    """Bytes that layers keep from forward until their backward begins."""
+    return sum(t.bytes for t in of.memory.gpu.terms if t.kind in {"activations", "checkpoints"} and "layers" in t.inputs)
+
+
+@given(st.integers(2, 4), st.integers(2, 3), st.integers(4, 8))
+def test_interleaving_holds_what_the_paper_says(pp: int, interleave: int, rounds: int) -> None:
+    def pipelined(v: int) -> int:
+        parallel = {"pp": pp, "interleave": v}
+        return kept(answer({"layers": pp * interleave}, cluster={"gpus": pp}, parallel=parallel, training={"seq": 128, "accumulation": pp * rounds}))
+
+    layer = kept(answer({"layers": 1}))
+    assert pipelined(1) == layer * interleave * pp
+    assert pipelined(interleave) == layer * first_stage_layers(layers=pp * interleave, pipeline_parallel=pp, interleave=interleave)
+
+
+def test_interleaving_never_holds_more_than_there_is() -> None:
+    one_round = answer({"layers": 8}, cluster={"gpus": 4}, parallel={"pp": 4, "interleave": 2}, training={"seq": 128, "accumulation": 4})
+    assert kept(one_round) == kept(answer({"layers": 8})) // 4 * 4
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        ("--interleave 2", "--interleave: gives each pipeline stage 2 chunks of layers: it needs pp above 1"),
+        ("--pp 4 --interleave 7 --accumulation 4", "--interleave: 4 stages of 7 chunks are more than the 24 layers"),
+        (
+            "--pp 4 --interleave 2 --accumulation 6",
+            "--interleave: interleaving takes micro-batches in rounds of 4 (pp): 6 a step",
+        ),
+        ("--recompute-every 2", "--recompute-every: recomputes one layer in 2: it needs recompute full or operators"),
+        ("--recompute selective --recompute-modules nothing", "--recompute-modules: 'nothing' is not one of"),
+        ("--implementation megaton", "--implementation: 'megaton' is not a preset; nearest: megatron"),
+        ("--loss fussed", "--loss: 'fussed' is not a preset; nearest: fused"),
+    ],
+)
+def test_what_is_refused(flags: str, words: str) -> None:
+    line = "plan --layers 24 --hidden 256 --heads 8 --gpus 8 --seq 128"
+    assert refused(run(*line.split(), *flags.split())).startswith(f"error: {words}")
+
+
+@given(st.integers(1, 24))
+def test_one_layer_in_so_many_is_recomputed(every: int) -> None:
+    whole, none = answer(training={"recompute": "full"}), answer()
+    part = answer(training={"recompute": "full", "recompute_every": every})
+    chosen = -(-LAYERS // every)
+    layer, checkpoint = kept(none) // LAYERS, kept(whole) // LAYERS
+    assert kept(part) == chosen * checkpoint + (LAYERS - chosen) * layer
+
+
+@pytest.mark.parametrize("implementation", presets.names("implementations"))
+@pytest.mark.parametrize("kernel", ["flash", "efficient", "math", "eager"])
+@pytest.mark.parametrize("model", [{}, {"kind": "gpt2", "kv_heads": 8}], ids=["llama", "gpt2"])
+def test_recomputing_more_keeps_less(implementation: str, kernel: str, model: dict[str, Any]) -> None:
+    def how(recompute: str) -> int:
+        return kept(answer(model, implementation=implementation, training={"attention": kernel, "recompute": recompute}))
+
+    assert how("full") < how("operators") <= how("none")
+    assert how("full") < how("selective") <= how("none")
+
+
+@pytest.mark.parametrize("implementation", presets.names("implementations"))
+@pytest.mark.parametrize("tp", [2, 4])
+def test_sequence_parallelism_divides_all_but_what_is_gathered_whole(implementation: str, tp: int) -> None:
+    def split(degree: int, sequence: bool) -> int:
+        parallel = {"tp": degree, "sequence_parallel": sequence}
+        return kept(answer({"kv_heads": 8}, implementation=implementation, cluster={"gpus": degree}, parallel=parallel))
+
+    whole, tensor, both = split(1, False), split(tp, False), split(tp, True)
+    assert whole / tp <= both < tensor < whole
+    if implementation == "paper":
+        assert both == whole // tp
+
+
+@pytest.mark.parametrize("loss", presets.names("losses"))
+def test_a_loss_holds_no_more_than_all_copies_in_full(loss: str) -> None:
+    logits = 128 * MODEL["vocab"]
+    held = sum(t.bytes for t in answer(loss=loss).memory.gpu.terms if t.kind == "logits")
+    assert 0 < held <= 30 * logits
+
+
+def test_what_a_peak_consists_of_is_named() -> None:
+    gpu = answer({"vocab": 200_000}).memory.gpu
+    assert next(iter(gpu.largest_at_peak)) == "master weights"
+    assert list(gpu.largest_at_peak.values()) == sorted(gpu.largest_at_peak.values(), reverse=True)
+    line = "plan --layers 2 --hidden 256 --heads 4 --kind llama --vocab 200000 --seq 4096 --gpus 8 --gpu h100-80g --micro-batch 8"
+    assert "logits (fp32)" in run_line(line).out.partition("peak of DDP:")[2].split("%")[0]
