@@ -5,8 +5,9 @@ from __future__ import annotations
 from zerocalc.ledger import ACTIVATION_KINDS, MOMENTS, STATE_KINDS, Ledger, join
 from zerocalc.memory.activations import activations
 from zerocalc.memory.buffers import DEFRAGMENTED, buffers, fragmentation, gathered, runtime
+from zerocalc.memory.framework import held
 from zerocalc.memory.states import states
-from zerocalc.modules.rank import Rank, rank
+from zerocalc.modules.rank import Rank, rank, rounded
 from zerocalc.results import AtPeak, Communication, Estimate, GpuMemory, HostMemory, Memory
 from zerocalc.schedule import NETWORK_FABRICS, Schedule, merge
 from zerocalc.spec.base import FieldError, require
@@ -14,6 +15,7 @@ from zerocalc.spec.framework import FrameworkStage
 from zerocalc.spec.job import Job
 from zerocalc.spec.recipe import DTYPE_BYTES
 from zerocalc.traffic.dp import data_parallel
+from zerocalc.traffic.framework import framework_traffic
 from zerocalc.traffic.model_parallel import model_parallel, unknown_traffic
 
 LARGEST = 3
@@ -37,9 +39,11 @@ def estimate_with_assumptions(job: Job, stage: int | None = None) -> tuple[Estim
             raise FieldError("zero.stage", f"name one stage of {', '.join(map(str, job.stages))}: an estimate is of one")
         stage = job.stages[0]
     behaviour = job.framework.stage(stage)
-    holds = rank(job)
+    holds = rounded(rank(job), job, behaviour.pads)
     ledger = build_ledger(job, holds, behaviour)
-    schedule = merge((data_parallel(job, holds, stage, behaviour.sync), model_parallel(job, holds)))
+    published = behaviour.published
+    across = data_parallel(job, holds, stage, behaviour.sync, job.overlaps(stage)) if published else framework_traffic(job, holds, behaviour)
+    schedule = merge((across, model_parallel(job, holds)))
     memory = _memory(ledger)
     answer = Estimate(behaviour.name, stage, memory, _communication(job, holds, schedule, stage), None, _fits(job, memory.gpu))
     return answer, ledger.assumptions
@@ -47,21 +51,42 @@ def estimate_with_assumptions(job: Job, stage: int | None = None) -> tuple[Estim
 
 def build_ledger(job: Job, holds: Rank, behaviour: FrameworkStage) -> Ledger:
     """The ledger of one rank: the union of its blocks."""
-    zero, recipe, stage = job.zero, job.trained_recipe, behaviour.stage
+    zero, recipe, stage = job.zero, job.trained_recipe, behaviour.sharded_as
     accumulates = job.training.accumulation > 1
+    kept = activations(job, holds)
     parts = [
         states(
             recipe, holds, stage, accumulates=accumulates, whole_gradients=accumulates and zero.defer_grad_sync,
             owner_blocks=job.model.blocks if zero.gather == "broadcast" else None,
+            until=behaviour.gradients_until, late=_reduced_last(holds, behaviour),
         ),
-        buffers(zero, holds, stage, reduce_dtype=job.reduce_dtype, gather_dtype=recipe.gather, reduce_buffers=behaviour.reduce_buffers),
-        gathered(holds, stage, gather_dtype=job.gather_dtype, adapter_dtype=recipe.gather, units_in_flight=job.framework.units_in_flight),
-        activations(job, holds),
+        kept,
         runtime(job.cluster.gpu),
     ]  # fmt: skip
+    if behaviour.published:
+        parts[1:1] = [
+            buffers(
+                zero,
+                holds,
+                stage,
+                overlaps=job.overlaps(stage),
+                reduce_dtype=job.reduce_dtype,
+                gather_dtype=recipe.gather,
+                reduce_buffers=behaviour.reduce_buffers,
+            ),
+            gathered(holds, stage, gather_dtype=job.gather_dtype, adapter_dtype=recipe.gather, units_in_flight=job.framework.units_in_flight),
+        ]
+    else:
+        parts.append(held(job, holds, behaviour, kept))
     fraction = zero.fragmentation_fraction
     parts.append(fragmentation(fraction, join(parts)) if fraction else DEFRAGMENTED)
     return join(parts)
+
+
+def _reduced_last(holds: Rank, behaviour: FrameworkStage) -> int:
+    """Elements outside the layers whose gradients are reduced after the last layer's, where a framework's rows say so."""
+    parts = {row.of for row in behaviour.holds if row.after_layers}
+    return sum([holds.part(part) for part in parts]) if holds.trainable == holds.parameters else 0
 
 
 def _memory(ledger: Ledger) -> Memory:

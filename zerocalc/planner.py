@@ -63,11 +63,12 @@ def _assumed(job: Job) -> list[str]:
         out.append(f"even split: {layers} layers over {parallel.pp} pipeline stages, {layers / parallel.pp:.4g} a stage; the fullest has {fullest}")
     if parallel.cp > 1:
         out += [EVEN_TOKENS, _context_shards(job)]
+    published = any(job.framework.stage(stage).published for stage in job.stages)
     if job.shards > 1:
-        if zero.buffers == "constant":
+        if published and zero.buffers == "constant":
             sizes = dict.fromkeys((zero.reduce_bucket_size, zero.allgather_bucket_size))
             out.append(f"C_B: buckets of up to {' and '.join(f'{size:,}' for size in sizes)} elements")
-        if 3 in job.stages and not (job.model.is_bare and job.model.blocks is None):
+        if published and 3 in job.stages and not (job.model.is_bare and job.model.blocks is None):
             out.append(f"stage 3 holds {job.framework.units_in_flight} layers gathered, beside the embedding or head in use")
         if zero.gather == "broadcast" and not job.model.is_bare:
             out.append("every owner of broadcast blocks holds an equal share of the parameters")

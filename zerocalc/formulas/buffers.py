@@ -2,7 +2,7 @@
 
 import math
 
-from zerocalc.formulas.formula import formula
+from zerocalc.formulas.formula import ceil_div, formula
 
 
 @formula("min(C, Ψ)·B·k", "[ZeRO] §6.2 (C_B)", C="bucket_elements", Ψ="elements", B="bytes_per_element", k="copies")
@@ -55,3 +55,23 @@ def runtime_bytes(*, runtime_bytes: int) -> int:
     504658657
     """
     return runtime_bytes
+
+
+@formula("⌈e/N⌉·B·c", "the framework's rows", e="elements", N="shards", B="bytes_per_element", c="copies")
+def held_bytes(*, elements: int, shards: int, bytes_per_element: int, copies: int) -> int:
+    """Bytes of copies of a part of the parameters, or of a rank's share of it.
+
+    >>> held_bytes(elements=218_112_000, shards=1, bytes_per_element=2, copies=2)
+    872448000
+    """
+    return ceil_div(elements, shards) * bytes_per_element * copies
+
+
+@formula("max(0, R − W)", "the framework's rows", R="reduction_bytes", W="working_bytes")
+def beyond_bytes(*, reduction_bytes: int, working_bytes: int) -> int:
+    """Bytes by which the last reduction is larger than the working set of the last layer's backward, after which it comes.
+
+    >>> beyond_bytes(reduction_bytes=10, working_bytes=4)
+    6
+    """
+    return max(0, reduction_bytes - working_bytes)

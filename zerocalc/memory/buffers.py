@@ -21,7 +21,7 @@ GATHERED_WHILE: dict[Place, tuple[Moment, ...]] = {
 GATHERED_TIED = span("forward", "backward_end")
 
 
-def buffers(zero: Zero, rank: Rank, stage: int, *, reduce_dtype: str, gather_dtype: str, reduce_buffers: int) -> Block:
+def buffers(zero: Zero, rank: Rank, stage: int, *, overlaps: bool, reduce_dtype: str, gather_dtype: str, reduce_buffers: int) -> Block:
     """C_B: the buckets through which gradients are reduced and weights gathered, or the fused buffer that they replace."""
     if rank.shards == 1:
         return EMPTY
@@ -30,7 +30,7 @@ def buffers(zero: Zero, rank: Rank, stage: int, *, reduce_dtype: str, gather_dty
             "fused buffer", "buffers", span("backward_start", "step"), fused_bytes, elements=rank.trainable, bytes_per_element=FUSED_BUFFER_BYTES
         )
         return block((fused,))
-    copies = reduce_buffers if zero.overlap_comm else 1
+    copies = reduce_buffers if overlaps else 1
     bucket = zero.reduce_bucket_size
     terms = [
         term(

@@ -7,8 +7,6 @@ from zerocalc.ledger import MOMENTS, Block, Kind, Moment, Term, block, span, ter
 from zerocalc.modules.rank import Rank
 from zerocalc.spec.recipe import DTYPE_BYTES, Recipe, StateRow
 
-IN_BACKWARD = span("backward_end", "step")
-ACROSS_MICRO_BATCHES = span("forward", "step")
 WHILE_COMPUTING = span("forward", "backward_end")
 BARE_ASSUMPTIONS = {
     "linear": "all parameters counted as linear weights",
@@ -16,15 +14,26 @@ BARE_ASSUMPTIONS = {
 }
 
 
-def states(recipe: Recipe, rank: Rank, stage: int, *, accumulates: bool, whole_gradients: bool, owner_blocks: int | None) -> Block:
+def states(
+    recipe: Recipe,
+    rank: Rank,
+    stage: int,
+    *,
+    accumulates: bool,
+    whole_gradients: bool,
+    owner_blocks: int | None,
+    until: Moment = "step",
+    late: int = 0,
+) -> Block:
     """The state rows of one rank at a stage.
 
     ``accumulates``: gradients outlive a micro-batch. ``whole_gradients``: kept whole whatever the stage, because reduction is deferred.
-    ``owner_blocks``: into how many blocks the parameters are cut where each block has one owner.
+    ``owner_blocks``: into how many blocks the parameters are cut where each block has one owner. ``until``: the last moment of
+    gradients. ``late``: elements whose gradients are reduced last, after the last layer's backward.
     """
     terms: list[Term] = []
     shards = rank.shards
-    gradient_moments = ACROSS_MICRO_BATCHES if accumulates else IN_BACKWARD
+    gradient_moments = span("forward" if accumulates else "backward_end", until)
     for row in recipe.rows:
         kind, of = row.kind, row.of
         sharded = shards > 1 and stage >= row.sharded_from
@@ -32,10 +41,13 @@ def states(recipe: Recipe, rank: Rank, stage: int, *, accumulates: bool, whole_g
             continue  # such copies exist in gathered units only
         if kind == "gradients" and whole_gradients:
             sharded = False
-        elements = rank.elements(of)
+        elements = rank.shardable(of) if sharded else rank.elements(of)
         if elements:
             moments = gradient_moments if kind == "gradients" else WHILE_COMPUTING if kind == "copies" else MOMENTS
             assumption = BARE_ASSUMPTIONS.get(of) if rank.arch is None else None
+            if kind == "gradients" and sharded and late and not accumulates:
+                elements -= late
+                terms.append(_row(row, kind, ("step",), assumption, late, shards, None, name=f"{row.name} reduced last"))
             terms.append(_row(row, kind, moments, assumption, elements, shards if sharded else 1, owner_blocks if stage == 3 else None))
     passed_over = rank.adapters.notes if rank.adapters is not None else ()
     assumptions = passed_over + ((f"recipe {recipe.name}: {recipe.note}",) if recipe.note else ())
@@ -43,9 +55,16 @@ def states(recipe: Recipe, rank: Rank, stage: int, *, accumulates: bool, whole_g
 
 
 def _row(
-    row: StateRow, kind: Kind, moments: tuple[Moment, ...], assumption: str | None, elements: int, shards: int, owner_blocks: int | None
+    row: StateRow,
+    kind: Kind,
+    moments: tuple[Moment, ...],
+    assumption: str | None,
+    elements: int,
+    shards: int,
+    owner_blocks: int | None,
+    name: str = "",
 ) -> Term:
-    name, size, per = row.name, DTYPE_BYTES[row.dtype], row.per
+    name, size, per = name or row.name, DTYPE_BYTES[row.dtype], row.per
     if per > 1:
         return term(
             name, kind, moments, scale_bytes, assumption, parameters=elements, shards=shards, parameters_per_item=per, bytes_per_item=size

@@ -45,6 +45,14 @@ class Architecture:
         """The modules of the first layers."""
         return self.groups[0][1]
 
+    def all_groups(self) -> tuple[tuple[int, Modules], ...]:
+        """How often, and which modules: what stands before the layers, the groups of layers, what stands after them."""
+        return (1, self.before), *self.groups, (1, self.after)
+
+    def in_order(self) -> list[Modules]:
+        """The modules in the order of the forward pass, layer by layer, alike ones together."""
+        return [self.before, *[modules for count, modules in self.groups for _ in range(count)], self.after]
+
     @property
     def linear_elements(self) -> int:
         """Weights of linear layers; a tied head's too, since the product with it is computed like the others."""
@@ -74,6 +82,11 @@ def _linear(modules: Iterable[Module]) -> int:
 
 def _factored(modules: Iterable[Module]) -> int:
     return sum([math.prod(shape[:-2]) * sum(shape[-2:]) for _, shape, _ in _rows(modules)])
+
+
+def shapes(modules: Iterable[Module]) -> list[tuple[int, ...]]:
+    """The shapes of all parameters of some modules."""
+    return [shape for _, shape, _ in _rows(modules)]
 
 
 def elements(modules: Iterable[Module]) -> int:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 from zerocalc.formulas.formula import ceil_div
-from zerocalc.ledger import record
+from zerocalc.ledger import record, replaced
 from zerocalc.modules.base import layout
-from zerocalc.modules.layers import Architecture, architecture
-from zerocalc.modules.units import Unit, units
+from zerocalc.modules.layers import Architecture, architecture, shapes
+from zerocalc.modules.padding import WHOLE_MODEL, padded
+from zerocalc.modules.units import Unit, rounded_up, units
 from zerocalc.spec.base import FieldError
 from zerocalc.spec.job import Job
 from zerocalc.spec.model import Model
+from zerocalc.spec.recipe import DTYPE_BYTES
 
 if TYPE_CHECKING:
     from zerocalc.modules.lora import Adapters
@@ -34,6 +37,36 @@ class Rank:
     frozen: int = 0
     """Elements of this rank's frozen base, beside which its adapters are trained."""
     adapters: Adapters | None = None
+    persistence_threshold: int = 0
+    padded: int = 0
+    """Elements of all parameters with what the framework rounds them up by; 0 where it rounds nothing."""
+    rule: str = "none"
+
+    def shardable(self, of: str) -> int:
+        """Elements that a recipe's row divides, rounded up as the framework does; where not all is trained, as they are."""
+        amount = self.elements(of)
+        return self.padded if self.padded and amount == self.parameters else amount
+
+    def part(self, name: str) -> int:
+        """Elements of a part of the parameters: all of them, one unit outside the layers, or the largest layer."""
+        if name in ("all", "trainable"):
+            return self.elements(name)
+        if name in ("persistent", "partitioned"):
+            whole = self._persistent()
+            return whole if name == "persistent" else (self.padded or self.parameters) - whole
+        found = [unit.padded or unit.elements for unit in self.units if unit.place == name]
+        if name == "head" and not found and self.arch is not None:  # a part of the one unit outside the layers
+            return ceil_div(self.arch.vocab * self.arch.hidden, self.split)
+        return max(found, default=0)
+
+    def _persistent(self) -> int:
+        """Elements of tensors so small that every rank keeps them whole, rounded up as the others are."""
+        if self.arch is None:
+            return 0
+        small = [
+            (count, shape) for count, modules in self.arch.all_groups() for shape in shapes(modules) if math.prod(shape) <= self.persistence_threshold
+        ]
+        return ceil_div(sum([count * padded((shape,), self.rule, self.shards, 1) for count, shape in small]), self.split)
 
     def elements(self, of: str) -> int:
         """Elements of this rank that a recipe's row covers."""
@@ -77,8 +110,21 @@ def rank(job: Job) -> Rank:
     trained = ceil_div(trainable, split)
     return Rank(
         own + trained if extra is not None else own, trained, job.shards, arch, units(job, arch, own, extra), run.tokens if run else 0, split, total,
-        trainable, own if extra is not None else 0, extra,
+        trainable, own if extra is not None else 0, extra, job.zero.persistence_threshold,
     )  # fmt: skip
+
+
+def rounded(holds: Rank, job: Job, rule: str) -> Rank:
+    """A rank whose parameters are rounded up as a framework's stage does it, tensor by tensor; as it is where tensors are cut, or adapters added."""
+    arch = holds.arch
+    if rule == "none" or arch is None or holds.split > 1 or holds.adapters is not None:
+        return holds
+    item_bytes = DTYPE_BYTES[job.gather_dtype]
+    if rule in WHOLE_MODEL:
+        every = [shape for count, modules in arch.all_groups() for shape in shapes(modules) * count]
+        return replaced(holds, padded=padded(every, rule, job.shards, item_bytes))
+    cut = rounded_up(holds.units, arch, rule, job.shards, item_bytes)
+    return replaced(holds, units=cut, padded=sum([unit.count * unit.padded for unit in cut]), rule=rule)
 
 
 def adapters_of(model: Model, arch: Architecture) -> Adapters | None:

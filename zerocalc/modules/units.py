@@ -5,14 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal
 
 from zerocalc.formulas.formula import ceil_div
-from zerocalc.ledger import record
-from zerocalc.modules.layers import Architecture
+from zerocalc.ledger import record, replaced
+from zerocalc.modules.layers import Architecture, elements, shapes
+from zerocalc.modules.padding import Shape, padded
 from zerocalc.spec.job import Job
 
 if TYPE_CHECKING:
     from zerocalc.modules.lora import Adapters
 
-Place = Literal["embedding", "layer", "head", "whole"]
+Place = Literal["root", "embedding", "layer", "head", "whole"]
 
 
 @record
@@ -28,6 +29,8 @@ class Unit:
     count: int
     known: bool = True
     adapters: int = 0
+    padded: int = 0
+    """Elements with what the framework rounds them up by; 0 where it rounds nothing."""
 
 
 def units(job: Job, arch: Architecture | None, rank_parameters: int, adapters: Adapters | None = None) -> tuple[Unit, ...]:
@@ -51,11 +54,22 @@ def units(job: Job, arch: Architecture | None, rank_parameters: int, adapters: A
     for (amount, adapter), count in sorted(alike.items(), key=lambda group: -group[0][0]):
         layers += _cut("layer", "layer", ceil_div(count * amount, split), ceil_div(count, parallel.pp), ceil_div(adapter, parallel.tp))
     ends = (adapters.before, adapters.after) if adapters is not None else (0, 0)
+    if job.framework.wraps == "root":
+        outside = arch.before_elements + arch.after_elements
+        return (Unit("root", "root", ceil_div(outside, split), 1, adapters=ceil_div(sum(ends), split)), *layers)
     return (
         Unit("embedding", "embedding", ceil_div(arch.before_elements, split), 1, adapters=ceil_div(ends[0], split)),
         *layers,
         Unit("head", "head", ceil_div(arch.after_elements, split), 1, adapters=ceil_div(ends[1], split)),
     )
+
+
+def rounded_up(cut: tuple[Unit, ...], arch: Architecture, rule: str, shards: int, item_bytes: int) -> tuple[Unit, ...]:
+    """Units with the elements that a framework makes of them, tensor by tensor."""
+    before, after = shapes(arch.before), shapes(arch.after)
+    by_place: dict[Place, list[Shape]] = {"root": before + after, "embedding": before, "head": after}
+    layers = {elements(modules): shapes(modules) for _, modules in arch.groups}
+    return tuple([replaced(u, padded=padded(by_place.get(u.place) or layers[u.elements], rule, shards, item_bytes)) for u in cut])
 
 
 def _cut(name: str, place: Place, total: int, count: int, adapters: int = 0) -> tuple[Unit, ...]:

@@ -16,6 +16,11 @@ from zerocalc.spec.zero import Zero
 from zerocalc.units import parse_whole
 
 DEFAULT_FRAMEWORK = "paper"
+OPTIONS = (
+    *("grad_sync", "defer_grad_sync", "gather", "reduce_dtype", "buffers", "reduce_bucket_size", "allgather_bucket_size", "overlap_comm"),
+    *("shard_group", "sub_group_size", "max_live_parameters", "max_reuse_distance", "persistence_threshold"),
+)
+"""Choices of ZeRO's that not every framework offers."""
 DEFAULT_OF = (("recipe", "framework"), ("implementation", "framework"), ("loss", "implementation"))
 """What a job takes from another part of it unless told otherwise: the framework names a recipe and an implementation, that one its loss."""
 
@@ -75,7 +80,27 @@ class Job(Spec):
         Context-parallel ranks hold the same parameters and see other tokens, so that they belong to it (Megatron's and torchtitan's groups for
         gradients and shards, DeepSpeed-Ulysses' too: arXiv 2309.14509); [ZeRO] has no context parallelism.
         """
-        return self.dp * self.parallel.cp
+        return self.zero.shard_group or self.dp * self.parallel.cp
+
+    def dtype_of(self, word: str) -> str:
+        """The dtype that a framework's word stands for: gather, reduce, compute, weights, or a dtype itself."""
+        if word == "gather":
+            return self.gather_dtype
+        if word == "reduce":
+            return self.reduce_dtype
+        if word == "weights":
+            return next(row.dtype for row in self.recipe.rows if row.kind == "weights")
+        return self.recipe.compute if word == "compute" else word
+
+    def overlaps(self, stage: int) -> bool:
+        """Whether communication runs beside computing: as told, or as the framework does."""
+        told = self.zero.overlap_comm
+        return self.framework.stage(stage).overlaps if told is None else told
+
+    @property
+    def replicas(self) -> int:
+        """Copies of the sharded states, under hybrid sharding; 1 without it."""
+        return self.dp * self.parallel.cp // self.shards
 
     @property
     def stages(self) -> tuple[int, ...]:
@@ -142,6 +167,7 @@ class Job(Spec):
 
     def _check_stages(self) -> None:
         z = self.zero
+        self._check_options()
         for stage in z.stage or ():
             self.framework.stage(stage)
         if z.grad_sync == "all-reduce" and 1 not in self.stages:
@@ -152,6 +178,17 @@ class Job(Spec):
             raise FieldError("zero.defer_grad_sync", "is for stages 2 and 3; the others reduce once a step anyway")
         if z.gather == "broadcast" and self.model.is_bare and self.model.blocks is None:
             raise FieldError("zero.gather", "broadcast sends block by block: say how many blocks the parameters are cut into (model.blocks)")
+
+    def _check_options(self) -> None:
+        z, known = self.zero, self.framework.options
+        for name in OPTIONS:
+            if known is not None and name not in known and getattr(z, name) != type(z).model_fields[name].default:
+                raise FieldError(f"zero.{name}", f"means nothing to {self.framework.name}, which has {', '.join(known) or 'no such choice'}")
+        every = self.dp * self.parallel.cp
+        if z.shard_group and every % z.shard_group:
+            raise FieldError("zero.shard_group", f"{z.shard_group} does not divide the {every} ranks that hold the same parameters")
+        if z.shard_group and z.shard_group < every and all(self.framework.stage(stage).published for stage in self.stages):
+            raise FieldError("zero.shard_group", f"{self.framework.name} does not say how copies are kept alike")
 
     def _check_activations(self) -> None:
         z, t, p, m = self.zero, self.training, self.parallel, self.model

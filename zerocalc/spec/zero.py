@@ -1,21 +1,35 @@
 """ZeRO-DP and ZeRO-R: the stage, how gradients and weights travel, buffers, partitioned activations, fragmentation."""
 
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import StrictBool, field_validator, model_validator
+from pydantic import BeforeValidator, StrictBool, field_validator, model_validator
 
 from zerocalc.spec.base import FieldError, Spec
 from zerocalc.spec.recipe import FloatDtype
-from zerocalc.units import Count, Fraction, shown
+from zerocalc.units import Count, Fraction, Whole, parse_count, shown
 
 STAGES = (0, 1, 2, 3)
 
 DEFAULT_BUCKET_ELEMENTS = 500_000_000
 """DeepSpeed's reduce_bucket_size and allgather_bucket_size (docs/_pages/config-json.md); [ZeRO] gives no number for C_B."""
+DEFAULT_SUB_GROUP_ELEMENTS = 1_000_000_000
+"""DeepSpeed's sub_group_size: elements of a shard that one turn of the optimizer's step handles at stage 3."""
+DEFAULT_LIVE_ELEMENTS = 1_000_000_000
+"""DeepSpeed's stage3_max_live_parameters and stage3_max_reuse_distance [elements]."""
+DEFAULT_PERSISTENT_ELEMENTS = 100_000
+"""DeepSpeed's stage3_param_persistence_threshold: tensors of up to so many elements stay whole on every rank."""
 FUSED_BUFFER_BYTES = 4
 """[ZeRO] §6.2: fp32 elements; 3B parameters need a buffer of 12 GB."""
 FRAGMENTATION_WITHOUT_DEFRAGMENTATION = 0.3
 """[ZeRO] §3.2: out of memory with over 30 % still free, in extreme cases; §6.3 is the remedy."""
+
+
+def _window(value: Any) -> Any:
+    """A number of elements, of which there may be none."""
+    return 0 if value in (0, "0") and not isinstance(value, bool) else parse_count(value)
+
+
+Window = Annotated[int, BeforeValidator(_window)]
 
 
 class Zero(Spec):
@@ -26,10 +40,15 @@ class Zero(Spec):
     defer_grad_sync: StrictBool = False
     gather: Literal["all-gather", "broadcast"] = "all-gather"
     reduce_dtype: FloatDtype | None = None
+    shard_group: Whole | None = None
+    max_live_parameters: Window = DEFAULT_LIVE_ELEMENTS
+    max_reuse_distance: Window = DEFAULT_LIVE_ELEMENTS
+    persistence_threshold: Window = DEFAULT_PERSISTENT_ELEMENTS
+    sub_group_size: Count = DEFAULT_SUB_GROUP_ELEMENTS
     buffers: Literal["constant", "fused"] = "constant"
     reduce_bucket_size: Count = DEFAULT_BUCKET_ELEMENTS
     allgather_bucket_size: Count = DEFAULT_BUCKET_ELEMENTS
-    overlap_comm: StrictBool = True
+    overlap_comm: StrictBool | None = None
     partition_activations: StrictBool = False
     cpu_checkpointing: StrictBool = False
     defragment: StrictBool = True

@@ -14,10 +14,10 @@ SOURCES = {0: "[ZeRO] §7.1", 1: "[ZeRO] §7.2.1", 2: "[ZeRO] §7.2.1", 3: "[ZeR
 class DataParallel:
     """The data-parallel collectives of one stage, where there is more than one rank; ``reductions``: how often gradients are reduced in a step."""
 
-    def __init__(self, job: Job, rank: Rank, stage: int, reductions: int) -> None:
+    def __init__(self, job: Job, rank: Rank, stage: int, reductions: int, overlapped: bool) -> None:
         cluster = job.cluster
         self.zero, self.rank, self.stage, self.reductions = job.zero, rank, stage, reductions
-        self.overlapped = self.zero.overlap_comm
+        self.overlapped = overlapped
         self.link = Link("dp", rank.shards, "node" if cluster.gpus <= cluster.gpus_per_node else "network", SOURCES[stage])
         self.reduce_dtype = job.reduce_dtype
         self.reduce_size = DTYPE_BYTES[self.reduce_dtype]
@@ -72,11 +72,11 @@ class DataParallel:
         )  # fmt: skip
 
 
-def data_parallel(job: Job, rank: Rank, stage: int, sync: str) -> list[Collective]:
+def data_parallel(job: Job, rank: Rank, stage: int, sync: str, overlapped: bool = True) -> list[Collective]:
     """The data-parallel collectives of a stage; ``sync`` is how often its gradients are reduced (``step`` or ``micro_batch``)."""
     if rank.shards == 1:
         return []
     micro_batches = job.training.accumulation
-    traffic = DataParallel(job, rank, stage, 1 if sync == "step" or job.zero.defer_grad_sync else micro_batches)
+    traffic = DataParallel(job, rank, stage, 1 if sync == "step" or job.zero.defer_grad_sync else micro_batches, overlapped)
     trained_dtype = job.trained_recipe.gather
     return traffic.sharded(job.gather_dtype, trained_dtype, micro_batches) if stage == 3 else traffic.replicated(trained_dtype)

@@ -1,0 +1,107 @@
+"""What frameworks send and hold, beside what was recorded of them."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from zerocalc import Job, estimate, presets
+from zerocalc.results import Estimate
+from zerocalc.spec.recipe import DTYPE_BYTES
+
+RUNS = json.loads((Path(__file__).parent / "data" / "framework_runs.json").read_text("utf-8"))["runs"]
+Calls = Counter[tuple[Any, ...]]
+TOY = {"kind": "llama", "layers": 4, "hidden": 128, "heads": 4, "kv_heads": 2, "ffn": 352, "vocab": 1000}
+
+
+def answer(run: dict[str, Any]) -> Estimate:
+    job = {**run["job"], "zero": {**run["job"].get("zero", {}), "stage": run["stage"]}}
+    return estimate(Job.model_validate({"model": run["model"], "cluster": {"gpus": run["gpus"]}, "framework": run["framework"], **job}))
+
+
+def ours(of: Estimate) -> Calls:
+    """Calls by moment, operation, dtype, ranks and elements."""
+    calls: Calls = Counter()
+    for c in of.communication.collectives:
+        calls[c.moment, c.op, c.dtype, c.ranks, c.tensor_bytes // DTYPE_BYTES[c.dtype]] += c.count
+    return calls
+
+
+def recorded(run: dict[str, Any]) -> Calls:
+    calls: Calls = Counter()
+    for c in run["collectives"]:
+        for elements, count in c["sizes"].items():
+            calls[c["moment"], c["op"], c["dtype"], c["ranks"], int(elements)] += count
+    return calls
+
+
+def totals(calls: Calls) -> Calls:
+    out: Calls = Counter()
+    for (*kind, elements), count in calls.items():
+        out[tuple(kind)] += elements * count
+    return out
+
+
+@pytest.mark.parametrize("run", RUNS, ids=[f"{run['source']}-{run['name']}".replace(" ", "-") for run in RUNS])
+def test_what_is_sent_is_what_was_recorded(run: dict[str, Any]) -> None:
+    sent, seen = ours(answer(run)), recorded(run)
+    assert (sent == seen) if run["pinned"] == "calls" else (totals(sent) == totals(seen))
+
+
+HELD = [run for run in RUNS if run.get("states")]
+
+
+@pytest.mark.parametrize("run", HELD, ids=[f"{run['source']}-{run['name']}".replace(" ", "-") for run in HELD])
+def test_states_are_what_was_recorded(run: dict[str, Any]) -> None:
+    terms = answer(run).memory.gpu.terms
+    kinds = {"params": "weights", "grads": "gradients", "optimizer": "optimizer"}
+    assert {name: sum(t.bytes for t in terms if t.kind == kind) for name, kind in kinds.items()} == run["states"]
+
+
+STAGES = [(name, stage["stage"]) for name in presets.names("frameworks") for stage in presets.load("frameworks", name)["stages"]]
+
+
+@pytest.mark.parametrize(("framework", "stage"), STAGES)
+@given(gpus=st.integers(1, 512), accumulation=st.integers(1, 4))
+def test_sums_and_a_group_of_one(framework: str, stage: int, gpus: int, accumulation: int) -> None:
+    job = {
+        "model": TOY,
+        "cluster": {"gpus": gpus},
+        "framework": framework,
+        "training": {"seq": 128, "accumulation": accumulation},
+        "zero": {"stage": stage},
+    }
+    of = estimate(Job.model_validate(job))
+    gpu = of.memory.gpu
+    for moment, total in gpu.moments.items():
+        assert total == sum(t.bytes for t in gpu.terms if moment in t.moments and t.kind != "fragmentation")
+    assert gpu.peak_bytes == max(gpu.moments.values())
+    assert all(t.bytes >= 0 for t in gpu.terms)
+    if gpus == 1:
+        assert of.communication.sent_bytes_per_gpu == 0
+
+
+@pytest.mark.parametrize("framework", [name for name in presets.names("frameworks") if presets.load("frameworks", name).get("options") is not None])
+def test_a_choice_that_a_framework_does_not_have_is_refused(framework: str) -> None:
+    job = {"model": TOY, "cluster": {"gpus": 8}, "framework": framework, "zero": {"grad_sync": "all-reduce"}}
+    with pytest.raises(ValueError, match=f"means nothing to {framework}"):
+        Job.model_validate(job)
+
+
+def test_copies_of_shards_are_kept_alike() -> None:
+    def sent(group: int) -> Estimate:
+        return estimate(Job.model_validate({"model": TOY, "cluster": {"gpus": 64}, "framework": "fsdp2", "zero": {"stage": 3, "shard_group": group}}))
+
+    whole, hybrid = sent(64), sent(8)
+    assert hybrid.memory.gpu.states_bytes == pytest.approx(8 * whole.memory.gpu.states_bytes, rel=0.01)  # the shards of 64 are rounded up more
+    assert {c.ranks for c in hybrid.communication.collectives} == {8}
+    across = [c for c in hybrid.communication.collectives if c.op == "all_reduce"]
+    assert sum(c.tensor_bytes * c.count for c in across) * 8 == sum(
+        c.tensor_bytes * c.count for c in hybrid.communication.collectives if c.op == "reduce_scatter"
+    )

@@ -1,0 +1,98 @@
+"""What a framework sends between data-parallel ranks, as its rows say."""
+
+from __future__ import annotations
+
+import math
+
+from zerocalc.formulas.formula import ceil_div
+from zerocalc.modules.rank import Rank
+from zerocalc.schedule import Collective, Fabric, Link, collective
+from zerocalc.spec.framework import FrameworkStage, Move
+from zerocalc.spec.job import Job
+from zerocalc.spec.recipe import DTYPE_BYTES
+
+FIRST_ARRIVAL_BYTES = 2**20
+ARRIVAL_BYTES = 25 * 2**20
+"""DDP's first bucket, so that reduction starts early, and the others (torch/nn/parallel/distributed.py: bucket_cap_mb)."""
+
+
+def framework_traffic(job: Job, rank: Rank, behaviour: FrameworkStage) -> list[Collective]:
+    """The collectives of a stage's rows in one optimizer step."""
+    out: list[Collective] = []
+    for move in behaviour.moves:
+        ranks = rank.shards if move.over == "shards" else job.replicas
+        if ranks > 1:
+            out += _calls(job, rank, behaviour, move, Link("dp", ranks, _fabric(job, move), job.framework.source))
+    return out
+
+
+def _calls(job: Job, rank: Rank, behaviour: FrameworkStage, move: Move, link: Link) -> list[Collective]:
+    dtype = job.dtype_of(move.dtype)
+    size = DTYPE_BYTES[dtype]
+    repeats = _repeats(job, behaviour, move)
+    shards = rank.shards if move.over == "replicas" else 1
+    return [
+        collective(
+            link, move.moment, move.op, f"{name} {move.what}".strip(), dtype, ceil_div(elements, shards) * size, count * repeats,
+            move.overlapped and job.overlaps(behaviour.stage),
+        )
+        for name, elements, count in _parts(job, rank, move)
+        if elements
+    ]  # fmt: skip
+
+
+def _repeats(job: Job, behaviour: FrameworkStage, move: Move) -> int:
+    micro_batches = job.training.accumulation
+    if move.per == "reduction":
+        return 1 if behaviour.sync == "step" or job.zero.defer_grad_sync else micro_batches
+    return micro_batches if move.per == "micro_batch" else 1
+
+
+def _parts(job: Job, rank: Rank, move: Move) -> list[tuple[str, int, int]]:
+    """(name, elements, calls) of what one round of a move handles."""
+    trained = rank.trainable if move.what == "gradients" else rank.parameters
+    if move.by == "unit" and rank.units[0].known and trained == rank.parameters:
+        chosen = [u for u in rank.units if not move.units or u.place in move.units]
+        ordered = chosen if move.moment == "forward" else chosen[::-1]
+        return [(u.name, (u.padded or u.elements) if move.padded else u.elements, u.count) for u in ordered]
+    whole = rank.padded if move.padded and rank.padded and trained == rank.parameters else trained
+    if move.of != "all":
+        whole = rank.part(move.of)
+    if move.beyond is not None:
+        whole = max(0, whole - getattr(job.zero, move.beyond))
+    if move.by == "arrival" and rank.arch is not None and trained == rank.parameters:
+        return _grouped(_arrivals(job, rank))
+    if move.by == "bucket":
+        full, rest = divmod(whole, job.zero.reduce_bucket_size)
+        return [("", elements, count) for elements, count in ((job.zero.reduce_bucket_size, full), (rest, 1)) if count]
+    return [("", whole, 1)]
+
+
+def _arrivals(job: Job, rank: Rank) -> list[int]:
+    """Elements of DDP's buckets: tensors as their gradients come, last first, a bucket closed as soon as it is full."""
+    arch = rank.arch
+    assert arch is not None
+    sizes = [math.prod(shape) for modules in arch.in_order() for module in modules for _, shape, _ in module.parameter_rows]
+    if rank.split > 1:
+        sizes = [ceil_div(size, rank.split) for size in sizes]
+    item = DTYPE_BYTES[job.reduce_dtype]
+    buckets, filled, limit = [], 0, FIRST_ARRIVAL_BYTES
+    for size in reversed(sizes):
+        filled += size
+        if filled * item >= limit:
+            buckets.append(filled)
+            filled, limit = 0, ARRIVAL_BYTES
+    return [*buckets, filled] if filled else buckets
+
+
+def _grouped(sizes: list[int]) -> list[tuple[str, int, int]]:
+    counts: dict[int, int] = {}
+    for size in sizes:
+        counts[size] = counts.get(size, 0) + 1
+    return [("", size, count) for size, count in counts.items()]
+
+
+def _fabric(job: Job, move: Move) -> Fabric:
+    """Neighbouring ranks hold one copy: whether they, or all of them, lie in one node."""
+    gpus = job.shards * job.parallel.tp * job.parallel.pp if move.over == "shards" else job.cluster.gpus
+    return "node" if gpus <= job.cluster.gpus_per_node else "network"
