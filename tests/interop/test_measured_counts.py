@@ -52,7 +52,7 @@ def test_every_tensor_of_the_built_class(name: str) -> None:
     outside = dict(known["embedding_tensors"])
     outside |= {tensor: [size] for tensor, size in known["outside"].items()}
     if known["head"]:
-        outside["head"] = list(known["embedding_tensors"].values())[0]
+        outside["head"] = next(iter(known["embedding_tensors"].values()))
     assert shapes((*arch.before, *arch.after)) == built(outside)
 
 

@@ -81,7 +81,11 @@ FLAGS = (
     Flag("--fragmentation", "zero.fragmentation", "FRACTION", "Share of dynamic memory lost with --no-defragment (0.3).", RESIDUAL),
 )  # fmt: skip
 
-FLAG_OF_PATH = {flag.path: flag.name for flag in FLAGS}
+COUNT_WITH = "count_with"
+"""Not of a job: who counts a config.json."""
+COUNTERS = ("transformers",)
+
+FLAG_OF_PATH = {flag.path: flag.name for flag in FLAGS} | {COUNT_WITH: "--count-with"}
 JOB_PARAMETER = "job_file"
 
 
@@ -103,10 +107,11 @@ def _option(flag: Flag) -> Any:
 
 
 def job_flags(command: Callable[..., int | None]) -> Callable[..., int | None]:
-    """Give a command every job flag. It receives ``job_file`` and, as ``given``, the flags that were set: ``{path: value}``."""
+    """Give a command every job flag, and ``--count-with``. It receives ``job_file`` and, as ``given``, the flags that were set: ``{path: value}``."""
 
     def wrapper(**values: Any) -> int | None:
         given = {flag.path: values.pop(flag.parameter) for flag in FLAGS if flag.parameter in values}
+        given[COUNT_WITH] = values.pop(COUNT_WITH, None)
         return command(given={path: value for path, value in given.items() if value is not None}, **values)
 
     own = [p for p in inspect.signature(command, eval_str=True).parameters.values() if p.name != "given"]
@@ -119,7 +124,8 @@ def job_flags(command: Callable[..., int | None]) -> Callable[..., int | None]:
         )
         for flag in FLAGS
     ]
-    parameters = [*own, *shared]
+    counter = inspect.Parameter(COUNT_WITH, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=CountWith)
+    parameters = [*own, *shared, counter]
     wrapper.__name__ = command.__name__
     wrapper.__doc__ = command.__doc__
     wrapper.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
@@ -131,4 +137,11 @@ JobFile = Annotated[
     Optional[str],  # noqa: UP045
     typer.Option("--job", metavar="FILE|-", help="A job, or an answer's JSON, from a file or standard input.", rich_help_panel="Input and output"),
 ]
+CountWith = Annotated[
+    Optional[str],  # noqa: UP045
+    typer.Option(
+        "--count-with", metavar="transformers", help="Count a config.json by building its class (the extra zerocalc[transformers]).",
+        rich_help_panel="Input and output",
+    ),
+]  # fmt: skip
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.", rich_help_panel="Input and output")]

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from zerocalc import presets
 from zerocalc.cli.errors import UserError
-from zerocalc.cli.flags import FLAG_OF_PATH
+from zerocalc.cli.flags import COUNT_WITH, COUNTERS, FLAG_OF_PATH
 from zerocalc.presets import PresetError
 from zerocalc.results import SCHEMA_VERSION
 from zerocalc.spec.base import explain
@@ -28,13 +28,17 @@ FROM_NODE = ("gpu", "gpus_per_node")
 def make_job(given: dict[str, Any], job_file: str | None) -> Job:
     """The job that flags and a file describe. Raises `UserError` with one line."""
     data = _read_job(job_file) if job_file is not None else {}
+    counter = given.get(COUNT_WITH)
+    if counter is not None and "model" not in given:
+        raise UserError("--count-with: counts a config.json, which --model names")
+    given = {path: value for path, value in given.items() if path != COUNT_WITH}
     if "cluster.node" in given and isinstance(data.get("cluster"), dict):
         for field in FROM_NODE:  # another node brings its own
             data["cluster"].pop(field, None)
     for path in sorted(given, key=lambda p: p not in NAMED):  # a name replaces its subtree, then single flags override fields
         value = given[path]
         if path in NAMED:
-            value = _named(path, value)
+            value = _named(path, value, counter=counter)
         _put(data, path, value)
     _mark_changed(data, given)
     try:
@@ -44,10 +48,10 @@ def make_job(given: dict[str, Any], job_file: str | None) -> Job:
         raise UserError(f"{_label(path, given, job_file)}: {text}") from None
 
 
-def make_model(name: str) -> Model:
-    """The model that a preset, a TOML file or a config.json describes. Raises `UserError` with one line."""
+def make_model(name: str, counter: str | None = None) -> Model:
+    """The model that a preset, a TOML file or a config.json describes, the latter counted by ``counter``. Raises `UserError` with one line."""
     try:
-        return Model.model_validate(_named("model", name, "CONFIG|PRESET"))
+        return Model.model_validate(_named("model", name, "CONFIG|PRESET", counter))
     except ValidationError as error:
         path, text = explain(error)
         raise UserError(f"{name}: {path.removeprefix('model.')}: {text}") from None
@@ -65,16 +69,33 @@ def _label(path: str, given: dict[str, Any], job_file: str | None) -> str:
     return path or "job"
 
 
-def _named(path: str, name: str, label: str = "") -> Any:
+def _named(path: str, name: str, label: str = "", counter: str | None = None) -> Any:
     kind = NAMED[path]
+    config = path == "model" and (name.endswith(".json") or (os.sep in name and Path(name).is_dir()))
+    if path == "model" and counter is not None:
+        return _counted(name, counter, config)
     try:
-        if path == "model" and (name.endswith(".json") or (os.sep in name and Path(name).is_dir())):
+        if config:
             from zerocalc.interop.huggingface import load_model
 
             return load_model(name).model_dump(mode="json")
         return presets.load(kind, name)
     except PresetError as error:
         raise UserError(f"{label or FLAG_OF_PATH[path]}: {error}") from None
+
+
+def _counted(name: str, counter: str, config: bool) -> Any:
+    """A config's model as somebody else's program counts it."""
+    if counter not in COUNTERS:
+        raise UserError(f"--count-with: {counter!r} is not one of {', '.join(COUNTERS)}")
+    if not config:
+        raise UserError(f"--count-with: counts a config.json, and {name!r} is none")
+    from zerocalc.interop.built import load_built
+
+    try:
+        return load_built(name).model_dump(mode="json")
+    except PresetError as error:
+        raise UserError(f"--count-with {counter}: {error}") from None
 
 
 def _read_job(source: str) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from zerocalc.cli import Sections, new_app
-from zerocalc.cli.flags import AsJson
+from zerocalc.cli.flags import AsJson, CountWith
 from zerocalc.cli.jobs import make_model
 
 app = new_app()
@@ -15,12 +15,15 @@ app = new_app()
 
 @app.command(cls=Sections)
 def params(
-    model: Annotated[str, typer.Argument(metavar="CONFIG|PRESET", help="A preset, a TOML file, or a config.json.")], *, as_json: AsJson = False
+    model: Annotated[str, typer.Argument(metavar="CONFIG|PRESET", help="A preset, a TOML file, or a config.json.")],
+    *,
+    count_with: CountWith = None,
+    as_json: AsJson = False,
 ) -> int:
     """Count a model's parameters by component."""
     from zerocalc.counting import count_parameters
 
-    described = make_model(model)
+    described = make_model(model, count_with)
     counts = count_parameters(described)
     if as_json:
         from zerocalc.document import to_json

@@ -23,6 +23,7 @@ from zerocalc.spec.model import Model
 from zerocalc.units import parse_fraction, parse_whole, shown
 
 QUANTISED = "quantization_config"
+WAYS_OUT = "give --params for the states alone, or --count-with transformers"
 BOOLEANS = frozenset({"tied_embeddings", "qkv_bias", "out_bias", "mlp_bias", "qk_norm"})
 _LISTED = 6
 """Unknown keys that a note names; the rest is counted."""
@@ -37,7 +38,7 @@ def load_model(path: str) -> Model:
 
     Raises `PresetError`, one line that starts with the path, where the file cannot be read or holds what is not counted exactly.
     """
-    return model_from_config(read_config(path), _label(path), source=Path(path).name)
+    return model_from_config(read_config(path), label(path), source=Path(path).name)
 
 
 def read_config(path: str) -> dict[str, Any]:
@@ -46,8 +47,8 @@ def read_config(path: str) -> dict[str, Any]:
     with contextlib.suppress(OSError, ValueError):
         nested = Path(path).is_dir() and (Path(path) / "config.json").is_file()
     if nested:
-        raise PresetError(f"{_label(path)} is a directory; give the config.json in it")
-    return parse_json(read_text(path), _label(path))
+        raise PresetError(f"{label(path)} is a directory; give the config.json in it")
+    return parse_json(read_text(path), label(path))
 
 
 def model_from_config(config: Mapping[str, Any], name: str, *, source: str | None = None) -> Model:
@@ -112,7 +113,7 @@ class _Reader:
                 self.check_keys(model_type, known, value)
         for key, what in file.refuse.items():
             if self.config.get(key):
-                self.refuse(key, f"{what} not counted yet; give --params for the states alone")
+                self.refuse(key, f"{what} not counted yet; {WAYS_OUT}")
         try:
             stack = file.stack(self.config)
             values = {"stack": stack, "family": model_type, "source": source, "title": self.title(model_type), "quantised": self.quantised()}
@@ -149,8 +150,7 @@ class _Reader:
             known = [*BY_MODEL_TYPE, *model_types()]
             near = nearest(wanted, known)
             raise PresetError(
-                f"{self.name}: model_type {shown(wanted)} is not known yet{why}{near}; {len(known)} are (zerocalc presets families); "
-                "give --params for the states alone"
+                f"{self.name}: model_type {shown(wanted)} is not known yet{why}{near}; {len(known)} are (zerocalc presets families); {WAYS_OUT}"
             )
         return BY_MODEL_TYPE[wanted]
 
@@ -164,7 +164,10 @@ class _Reader:
         else:
             for architecture in named:
                 if architecture not in architectures:
-                    self.refuse("architectures", f"{_spelled(architecture)} is not counted yet; of model_type {model_type} {ours} is")
+                    self.refuse(
+                        "architectures",
+                        f"{_spelled(architecture)} is not counted yet; of model_type {model_type} {ours} is; or --count-with transformers",
+                    )
         if self.config.get("auto_map"):
             self.notes.append(f"auto_map points to code of its own; counted as transformers' {ours}")
 
@@ -172,7 +175,7 @@ class _Reader:
         """Keys of any config that mean tensors of other kinds, but for those a family's file knows."""
         for key, what in GUARDED.items():
             if self.config.get(key) and key not in known:
-                self.refuse(key, f"{what} are not counted yet; give --params for the states alone")
+                self.refuse(key, f"{what} are not counted yet; {WAYS_OUT}")
 
     def check_keys(self, model_type: str, known: AbstractSet[str], table: Mapping[str, Any]) -> None:
         """Keys this family does not know: refused where the name speaks of tensors, noted otherwise."""
@@ -180,7 +183,7 @@ class _Reader:
         for key in unknown:
             what = _suspicion(key)
             if what and table[key]:
-                self.refuse(key, f"is not known for model_type {model_type}, and {what} are not counted yet; give --params for the states alone")
+                self.refuse(key, f"is not known for model_type {model_type}, and {what} are not counted yet; {WAYS_OUT}")
         if unknown:
             more = f" and {len(unknown) - _LISTED} more" if len(unknown) > _LISTED else ""
             plural = "keys" if len(unknown) > 1 else "key"
@@ -273,7 +276,7 @@ def _suspicion(key: str) -> str | None:
     return next((what for part, what in SUSPECTS.items() if part in lower), None)
 
 
-def _label(path: str) -> str:
+def label(path: str) -> str:
     """The path as errors call it: as written, unless that would not be one line."""
     return path if path.isprintable() else shown(path).strip("'\"")
 
