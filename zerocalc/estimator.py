@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from zerocalc.ledger import ACTIVATION_KINDS, MOMENTS, STATE_KINDS, Ledger, join
+from zerocalc.ledger import ACTIVATION_KINDS, MOMENTS, STATE_KINDS, Ledger, block, join
 from zerocalc.memory.activations import activations
 from zerocalc.memory.buffers import DEFRAGMENTED, buffers, fragmentation, gathered, runtime
 from zerocalc.memory.states import states
@@ -16,6 +16,7 @@ from zerocalc.spec.recipe import DTYPE_BYTES
 from zerocalc.traffic.dp import data_parallel
 from zerocalc.traffic.model_parallel import model_parallel
 
+DEQUANTISED = block((), (), ("quantised weights cannot be trained: all is trained, as before quantisation",))
 HOST_FABRICS = frozenset({"pcie"})
 
 
@@ -56,6 +57,8 @@ def build_ledger(job: Job, holds: Rank, behaviour: FrameworkStage) -> Ledger:
         activations(job, holds),
         runtime(job.cluster.gpu),
     ]  # fmt: skip
+    if job.model.quantised is not None and holds.stored is None:
+        parts.append(DEQUANTISED)
     fraction = zero.fragmentation_fraction
     parts.append(fragmentation(fraction, join(parts)) if fraction else DEFRAGMENTED)
     return join(parts)

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-KINDS = ("models", "gpus", "nodes", "recipes", "frameworks", "families", "papers")
+KINDS = ("models", "gpus", "nodes", "recipes", "frameworks", "families", "quantisations", "papers")
 
 LARGEST_FILE = 2_000_000
 """Bytes. A description of a job, a model or a preset is a few kilobytes; anything this large is another kind of file."""

@@ -164,8 +164,9 @@ def test_expressions() -> None:
         "a +",
         "x" * 500,
         "none + 1",
+        "int(nan)",
     ],
 )
 def test_expressions_that_are_refused(text: str) -> None:
     with pytest.raises(ExpressionError):
-        evaluate(text, {"a": 6, "b": 4, "none": None, "table": {"x": 3}, "list": []})
+        evaluate(text, {"a": 6, "b": 4, "none": None, "table": {"x": 3}, "list": [], "nan": math.nan})

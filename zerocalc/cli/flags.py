@@ -39,6 +39,7 @@ FLAGS = (
     Flag("--model", "model", "NAME|FILE", "A preset, a TOML file, or a Hugging Face config.json.", MODEL, "models"),
     Flag("--params", "model.params", "COUNT", "Number of parameters alone: 7.5B, 350M.", MODEL),
     Flag("--trainable", "model.trainable", "COUNT", "Parameters that are trained, if not all; the rest is frozen.", MODEL),
+    Flag("--quantise", "model.quantised", "NAME|FILE", "Format of a frozen base: nf4, nf4-double, int8, fp8, gptq-4bit.", MODEL, "quantisations"),
     Flag("--blocks", "model.blocks", "N", "Equal blocks that --params is cut into, for gathers at stage 3.", MODEL),
     Flag("--kind", "model.kind", "gpt2|llama", "Kind of the layers described by the flags below (default gpt2).", MODEL),
     Flag("--layers", "model.layers", "N", "Transformer layers.", MODEL),
@@ -104,6 +105,11 @@ def _option(flag: Flag) -> Any:
         return typer.Option(*names, help=flag.help, rich_help_panel=flag.panel, show_default=False)
     complete = _names(flag.complete) if flag.complete else None
     return typer.Option(flag.name, metavar=flag.metavar, help=flag.help, rich_help_panel=flag.panel, show_default=False, autocompletion=complete)
+
+
+def option(path: str) -> Any:
+    """The option of the flag that sets a field, for commands that take no whole job."""
+    return _option(next(flag for flag in FLAGS if flag.path == path))
 
 
 def job_flags(command: Callable[..., int | None]) -> Callable[..., int | None]:

@@ -18,9 +18,17 @@ from zerocalc.spec.base import explain
 from zerocalc.spec.job import Job
 from zerocalc.spec.model import DIMENSIONS, Model
 
-NAMED = {"model": "models", "cluster.gpu": "gpus", "cluster.node": "nodes", "recipe": "recipes", "framework": "frameworks"}
+NAMED = {
+    "model": "models",
+    "model.quantised": "quantisations",
+    "cluster.gpu": "gpus",
+    "cluster.node": "nodes",
+    "recipe": "recipes",
+    "framework": "frameworks",
+}
 """Fields that a name can stand for, and the kind of preset it names."""
 
+QUANTISED = "model.quantised"
 FROM_NODE = ("gpu", "gpus_per_node")
 """What a node's preset says of a cluster."""
 
@@ -35,23 +43,29 @@ def make_job(given: dict[str, Any], job_file: str | None) -> Job:
     if "cluster.node" in given and isinstance(data.get("cluster"), dict):
         for field in FROM_NODE:  # another node brings its own
             data["cluster"].pop(field, None)
-    for path in sorted(given, key=lambda p: p not in NAMED):  # a name replaces its subtree, then single flags override fields
+    for path in sorted(given, key=lambda p: (p not in NAMED, p.count("."))):  # a name replaces its subtree, then single flags override fields
         value = given[path]
         if path in NAMED:
             value = _named(path, value, counter=counter)
         _put(data, path, value)
     _mark_changed(data, given)
     try:
-        return Job.model_validate(data)
+        job = Job.model_validate(data)
     except ValidationError as error:
         path, text = explain(error)
         raise UserError(f"{_label(path, given, job_file)}: {text}") from None
+    if QUANTISED in given and job.model.trainable is None:
+        raise UserError(f"{FLAG_OF_PATH[QUANTISED]}: quantised weights are frozen; --trainable says how many other parameters are trained")
+    return job
 
 
-def make_model(name: str, counter: str | None = None) -> Model:
+def make_model(name: str, counter: str | None = None, quantisation: str | None = None) -> Model:
     """The model that a preset, a TOML file or a config.json describes, the latter counted by ``counter``. Raises `UserError` with one line."""
+    table = _named("model", name, "CONFIG|PRESET", counter)
+    if quantisation is not None:
+        table[QUANTISED.rpartition(".")[2]] = _named(QUANTISED, quantisation)
     try:
-        return Model.model_validate(_named("model", name, "CONFIG|PRESET", counter))
+        return Model.model_validate(table)
     except ValidationError as error:
         path, text = explain(error)
         raise UserError(f"{name}: {path.removeprefix('model.')}: {text}") from None
@@ -119,6 +133,8 @@ def _read_job(source: str) -> dict[str, Any]:
         if not isinstance(data, dict):
             raise UserError(f"--job: the job in {label} is not a JSON object")
     for path, kind in NAMED.items():
+        if path == QUANTISED:
+            continue  # Model reads these itself, and words of earlier versions with them
         _resolve(data, path, kind)
     return data
 

@@ -18,6 +18,8 @@ from zerocalc.spec.stack import Group, ModuleSpec, Stack
 MOST_LAYERS = 10_000
 RESERVED = frozenset({"type", "name", "component", "when", "times", "tensors"})
 Expression = str | int | bool
+Places = tuple[tuple[int, ...], ...]
+"""The numbers of the layers that are alike, group by group."""
 
 
 class Entry(Spec):
@@ -97,11 +99,17 @@ class FamilyFile(Spec):
 
     def stack(self, config: Mapping[str, Any]) -> Stack:
         """The modules that a config describes."""
+        return self.placed(config)[0]
+
+    def placed(self, config: Mapping[str, Any]) -> tuple[Stack, Places]:
+        """The modules that a config describes, and which layers each group stands for."""
         names = self.names(config)
-        groups: list[Group] = []
-        for layers in self.layers:
-            groups += _grouped(layers, names)
-        return Stack(before=tuple(_modules(self.before, names)), groups=tuple(groups), after=tuple(_modules(self.after, names)))
+        found = [group for layers in self.layers for group in _grouped(layers, names)]
+        groups = tuple(Group(count=len(places), modules=modules) for places, modules in found)
+        return (
+            Stack(before=tuple(_modules(self.before, names)), groups=groups, after=tuple(_modules(self.after, names))),
+            tuple(places for places, _ in found),
+        )
 
 
 def _expressions(part: Any) -> Iterator[str]:
@@ -151,19 +159,18 @@ def _merged(defaults: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str,
     return out
 
 
-def _grouped(layers: Layers, names: Mapping[str, Any]) -> Iterator[Group]:
-    """Layers one by one, those that are alike counted together, in the order of their first."""
+def _grouped(layers: Layers, names: Mapping[str, Any]) -> Iterator[tuple[tuple[int, ...], tuple[ModuleSpec, ...]]]:
+    """Layers one by one, those that are alike together, in the order of their first."""
     count = evaluate(layers.count, names)
     if isinstance(count, bool) or not isinstance(count, int) or count < 0:
         raise ExpressionError(f"{layers.count} is {count!r}, not a number of layers", str(layers.count))
     if count > MOST_LAYERS:
         raise ExpressionError(f"{count} layers are more than {MOST_LAYERS}", str(layers.count))
-    alike: dict[str, tuple[int, tuple[ModuleSpec, ...]]] = {}
+    alike: dict[str, tuple[list[int], tuple[ModuleSpec, ...]]] = {}
     for i in range(count):
         modules = tuple(_modules(layers.modules, {**names, "i": i}))
-        key = repr(modules)
-        alike[key] = (alike[key][0] + 1 if key in alike else 1, modules)
-    return (Group(count=number, modules=modules) for number, modules in alike.values() if modules)
+        alike.setdefault(repr(modules), ([], modules))[0].append(i)
+    return ((tuple(places), modules) for places, modules in alike.values() if modules)
 
 
 def _modules(entries: list[Entry], names: Mapping[str, Any]) -> Iterator[ModuleSpec]:

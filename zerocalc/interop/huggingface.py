@@ -15,20 +15,23 @@ from pydantic import ValidationError
 
 from zerocalc.interop.expressions import ExpressionError
 from zerocalc.interop.families import BY_MODEL_TYPE, DERIVED, GUARDED, LAYER_TYPES, NEUTRAL, REQUIRED, SUSPECTS, WRITTEN_OUT, Family, Key
-from zerocalc.interop.family_file import FamilyFile, model_types
+from zerocalc.interop.family_file import MOST_LAYERS, FamilyFile, Places, model_types
 from zerocalc.interop.family_file import find as find_family
+from zerocalc.interop.quantisation_table import QuantisationError
+from zerocalc.interop.quantised import read as read_quantisation
 from zerocalc.presets import PresetError, nearest, parse_json, read_text
 from zerocalc.spec.base import explain
 from zerocalc.spec.model import Model
+from zerocalc.spec.quantisation import Quantisation
 from zerocalc.units import parse_fraction, parse_whole, shown
 
 QUANTISED = "quantization_config"
+DTYPES = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
 WAYS_OUT = "give --params for the states alone, or --count-with transformers"
 BOOLEANS = frozenset({"tied_embeddings", "qkv_bias", "out_bias", "mlp_bias", "qk_norm"})
 _LISTED = 6
 """Unknown keys that a note names; the rest is counted."""
 _LONGEST_TITLE = 200
-_LONGEST_METHOD = 40
 _LONGEST_NUMBER = 1024
 """Bits; Python refuses to print some longer numbers at all."""
 
@@ -85,7 +88,9 @@ class _Reader:
         for field, fact in family.fields.items():
             values[field] = self.value(field, fact, family) if isinstance(fact, Key) else fact
         values["dropout"] = self.dropout(family)
-        values["quantised"] = self.quantised()
+        layers = values.get("layers")
+        values["quantised"] = self.quantised((tuple(range(layers)),) if isinstance(layers, int) and layers <= MOST_LAYERS else None)
+        values["dtype"] = self.dtype()
         try:
             return Model.model_validate({**values, "assumed": tuple(self.notes)})
         except ValidationError as error:
@@ -115,24 +120,39 @@ class _Reader:
             if self.config.get(key):
                 self.refuse(key, f"{what} not counted yet; {WAYS_OUT}")
         try:
-            stack = file.stack(self.config)
-            values = {"stack": stack, "family": model_type, "source": source, "title": self.title(model_type), "quantised": self.quantised()}
-            model = Model.model_validate({**values, "assumed": (*self.notes, *file.notes)})
+            stack, places = file.placed(self.config)
+            quantised = self.quantised(places if len(file.layers) == 1 else None)
+            values = {"stack": stack, "family": model_type, "source": source, "title": self.title(model_type), "quantised": quantised}
+            model = Model.model_validate({**values, "dtype": self.dtype(), "assumed": (*self.notes, *file.notes)})
         except ExpressionError as error:
             raise PresetError(f"{self.name}: {error}") from None
         except ValidationError as error:
             raise PresetError(f"{self.name}: {' '.join(explain(error))}") from None
         return model
 
-    def quantised(self) -> str | None:
+    def quantised(self, places: Places | None) -> Quantisation | None:
         """How the checkpoint's weights are quantised, if they are; the count is that of the model they were made from."""
         table = self.config.get(QUANTISED)
         if not table:
             return None
-        method = table.get("quant_method") if isinstance(table, dict) else None
-        word = method if isinstance(method, str) and method.isidentifier() and len(method) <= _LONGEST_METHOD else "of an unnamed kind"
-        self.notes.append(f"{QUANTISED} ({word}): counted as the model before quantisation, as it is when all of it is trained")
-        return word
+        try:
+            found, notes = read_quantisation(table, places, self.dtype() == "fp32")
+        except QuantisationError as error:
+            key = f"{QUANTISED}.{error.key}" if error.key else QUANTISED
+            raise PresetError(f"{self.name}: {key}: {error}") from None
+        self.notes.append(f"{QUANTISED}: {found.title}; parameters counted as before quantisation")
+        self.notes += notes
+        return found
+
+    def dtype(self) -> str | None:
+        """In which a checkpoint is kept, where the config, or its text model's, says so."""
+        nested = self.config.get("text_config")
+        for table in (self.config, nested if isinstance(nested, dict) else {}):
+            for key in ("dtype", "torch_dtype"):
+                value = table.get(key)
+                if isinstance(value, str) and value.removeprefix("torch.") in DTYPES:
+                    return DTYPES[value.removeprefix("torch.")]
+        return None
 
     def refuse(self, key: str, text: str) -> NoReturn:
         raise PresetError(f"{self.name}: {_word(key)}: {text}")

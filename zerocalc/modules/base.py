@@ -62,6 +62,8 @@ class Module:
     saved_rows: tuple[SavedRow, ...] = ()
     used: int = 1
     experts: int = 1
+    transposed: bool = False
+    """Whether its matrices are kept as (inputs, outputs)."""
 
     @property
     def parameters(self) -> tuple[Parameter, ...]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from zerocalc.formulas.formula import ceil_div
 from zerocalc.ledger import record
 from zerocalc.modules.base import layout
@@ -9,6 +11,10 @@ from zerocalc.modules.layers import Architecture, architecture
 from zerocalc.modules.units import Unit, units
 from zerocalc.spec.base import FieldError
 from zerocalc.spec.job import Job
+from zerocalc.spec.model import Model
+
+if TYPE_CHECKING:
+    from zerocalc.modules.stored import Stored
 
 
 @record
@@ -25,6 +31,8 @@ class Rank:
     total: int
     """Parameters of the whole model."""
     total_trainable: int
+    stored: Stored | None = None
+    """The frozen base as it is stored, where it is quantised."""
 
     def elements(self, of: str) -> int:
         """Elements of this rank that a recipe's row covers."""
@@ -39,7 +47,7 @@ class Rank:
         if of == "trainable" or self.arch is None:
             return 0 if of == "rest" else self.total_trainable
         if of == "linear":
-            return self.arch.linear_elements
+            return self.arch.linear_elements - (self.stored.parameters if self.stored else 0)
         if of == "factored":
             return self.arch.factored_elements
         matrix = min(self.arch.matrix_elements, self.total_trainable)
@@ -57,6 +65,20 @@ def rank(job: Job) -> Rank:
         raise FieldError("model.trainable", f"{trainable:,} is more than the model's {total:,} parameters")
     split = parallel.tp * parallel.pp
     own = ceil_div(total, split)
+    base = frozen_base(model, arch) if model.quantised is not None and model.trainable else None
     return Rank(
-        own, ceil_div(trainable, split), job.dp, arch, units(job, arch, own), run.tokens if run else 0, split, total, trainable
+        own, ceil_div(trainable, split), job.dp, arch, units(job, arch, own), run.tokens if run else 0, split, total, trainable, base
     )  # fmt: skip
+
+
+def frozen_base(model: Model, arch: Architecture | None) -> Stored:
+    """A quantised base as it is stored. Raises `FieldError` where what is trained would have to be quantised itself."""
+    from zerocalc.modules.stored import stored  # most models are not quantised
+
+    base = stored(model, arch)
+    trainable = model.trainable or 0
+    if trainable > base.kept:
+        raise FieldError(
+            "model.trainable", f"{trainable:,} is more than the {base.kept:,} parameters that are not quantised; those that are stay frozen"
+        )
+    return base

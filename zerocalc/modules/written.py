@@ -48,7 +48,8 @@ def written(spec: ModuleSpec) -> list[Module]:
     if spec.type == "moe":
         return moe(**_checked(spec, moe, values))
     component, function = ROWS[spec.type]
-    return [Module(spec.name, spec.component or component, function(**_checked(spec, function, values)))]
+    rows = function(**_checked(spec, function, values))
+    return [Module(spec.name, spec.component or component, rows, transposed=bool(values.get("transposed")))]
 
 
 def _checked(spec: ModuleSpec, function: Callable[..., Any], values: dict[str, Any]) -> dict[str, Any]:

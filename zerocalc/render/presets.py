@@ -16,6 +16,7 @@ FIGURES: dict[str, tuple[str, ...]] = {
     "recipes": ("title",),
     "frameworks": ("title",),
     "families": ("title",),
+    "quantisations": ("title",),
     "papers": ("title",),
 }
 """What a list shows of each preset."""

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 from pydantic import BeforeValidator, Field, StrictBool, ValidationError, model_validator
 
 from zerocalc.spec.base import FieldError, Spec, explain
+from zerocalc.spec.recipe import FloatDtype
 from zerocalc.units import Count, Fraction, Whole
 
 ModelKind = Literal["gpt2", "llama"]
@@ -23,12 +24,28 @@ def _read_stack(value: Any) -> Any:
         raise FieldError(path if path.startswith("model.") else f"model.stack.{path}", text) from None
 
 
+def _read_quantised(value: Any) -> Any:
+    """A format of quantised weights, or its preset's name; validated on its own as the stack is."""
+    if value is None:
+        return None
+    from zerocalc.spec.quantisation import Quantisation, read_quantisation
+
+    try:
+        return Quantisation.model_validate(read_quantisation(value))
+    except ValidationError as error:
+        path, text = explain(error)
+        raise FieldError(f"model.quantised.{path}" if path else "model.quantised", text) from None
+
+
 if TYPE_CHECKING:
+    from zerocalc.spec.quantisation import Quantisation
     from zerocalc.spec.stack import Stack
 
     OptionalStack = Stack | None
+    OptionalQuantisation = Quantisation | None
 else:
     OptionalStack = Annotated[Any, BeforeValidator(_read_stack)]
+    OptionalQuantisation = Annotated[Any, BeforeValidator(_read_quantised)]
 
 GPT2_DROPOUT = 0.1
 """GPT-2's residual, embedding and attention dropout (openai/gpt-2; config.json of the gpt2 checkpoints)."""
@@ -74,7 +91,9 @@ class Model(Spec):
 
     family: Annotated[str, Field(max_length=100)] | None = None
     stack: OptionalStack = None
-    quantised: Annotated[str, Field(max_length=100)] | None = None
+    quantised: OptionalQuantisation = None
+    dtype: FloatDtype | None = None
+    """In which a checkpoint keeps what is not quantised."""
 
     assumed: tuple[str, ...] = ()
     """What had to be filled in, in words; kept with the model so that a saved job says it again."""
