@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,7 @@ from tests.running import run
 from zerocalc.counting import count_parameters
 from zerocalc.interop import built
 from zerocalc.interop.huggingface import model_from_config
+from zerocalc.modules.layers import architecture
 from zerocalc.presets import PresetError
 from zerocalc.spec.job import Job
 
@@ -104,3 +107,37 @@ def test_what_transformers_does_not_build(config: dict[str, Any], said: str) -> 
     with pytest.raises(PresetError, match=said) as error:
         built.build(config, "config.json", "config.json")
     assert "\n" not in str(error.value)
+
+
+ROUTERS = {"afmoe", "jetmoe", "llama4_text", "longcat_flash", "phimoe"}
+"""Families whose routers are linear layers; ours are of no kind that is quantised."""
+
+
+def linear_layers(model_type: str) -> Counter[tuple[int, ...]]:
+    """The shapes of all linear layers of a class, but for the head."""
+    torch, transformers = import_module("torch"), import_module("transformers")
+    kinds = (torch.nn.Linear, import_module("transformers.pytorch_utils").Conv1D)
+    known = DEFAULTS[model_type]
+    table = {key: value for key, value in known["config"].items() if key not in built.OWN_CODE}
+    config = transformers.AutoConfig.for_model(**{**table, "model_type": model_type})
+    with built._silent(), torch.device("meta"):
+        model = getattr(transformers, known["architecture"])._from_config(config, attn_implementation="eager")
+    head = model.get_output_embeddings()
+    found = {id(m.weight): tuple(m.weight.shape) for m in model.modules() if isinstance(m, kinds) and m is not head}
+    return Counter(found.values())
+
+
+@needs_transformers
+@pytest.mark.parametrize("model_type", [name for name in DEFAULTS if name != "gpt2"])
+def test_linear_layers_are_those_of_the_class(model_type: str) -> None:
+    arch = architecture(model_from_config(DEFAULTS[model_type]["config"], model_type))
+    assert arch is not None
+    ours: Counter[tuple[int, ...]] = Counter()
+    for count, modules in ((1, arch.before), *arch.groups, (1, arch.after)):
+        for module in modules:
+            for name, shape, linear in module.parameter_rows:
+                if linear and 0 not in shape and not name.startswith(("router", "experts.up", "experts.down", "head")):
+                    ours[shape] += count
+    theirs = linear_layers(model_type)
+    assert not ours - theirs
+    assert model_type in ROUTERS or not theirs - ours

@@ -305,12 +305,26 @@ def test_layers_in_several_places_cannot_be_named_one_by_one() -> None:
     assert "names single layers" in refusal({**FP8, "modules_to_not_convert": ["model.layers.0.mlp"]}, base)
 
 
-def test_a_vision_tower_has_counts_but_no_stored_bytes() -> None:
+def test_a_vision_tower_is_quantised_where_all_linear_layers_are() -> None:
     base = json.loads((CONFIGS / "gemma-3-4b-it.json").read_text("utf-8"))
+    linear = 34 * (4 * 2560 * 2048 // 2 + 2 * 2560 * 2048 // 2 + 3 * 2560 * 10240) + 27 * (4 * 1152 * 1152 + 2 * 1152 * 4304)
+    whole = count_parameters(read({**BNB, "llm_int8_skip_modules": ["lm_head"]}, base))
+    assert whole.stored is not None
+    assert whole.total - whole.stored.not_quantised // 2 == linear
+    for table in ({"quant_method": "gptq", "bits": 4}, {**BNB, "llm_int8_skip_modules": ["lm_head", "vision_tower"]}):
+        counts = count_parameters(read(table, base))
+        assert counts.stored_bytes is None  # what is named there is not known of other modules than a decoder's
+        assert counts.total == 4300079472
+        assert any("bytes as stored are not known" in note for note in counts.notes)
+
+
+def test_what_a_class_keeps_is_not_quantised() -> None:
+    """T5's modeling keeps wo (_keep_in_fp32_modules)."""
+    base = json.loads((CONFIGS / "flan-t5-xxl.json").read_text("utf-8"))
     counts = count_parameters(read(BNB, base))
-    assert counts.stored_bytes is None
-    assert counts.total == 4300079472
-    assert any("bytes as stored are not known" in note for note in counts.notes)
+    assert counts.stored is not None
+    attention, ffn = 4 * 4096 * 4096, 4096 * 10240
+    assert counts.total - counts.stored.not_quantised // 2 == 24 * (attention + 2 * ffn) + 24 * (2 * attention + 2 * ffn)
 
 
 # Names

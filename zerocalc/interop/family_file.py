@@ -16,7 +16,7 @@ from zerocalc.spec.base import Spec
 from zerocalc.spec.stack import Group, ModuleSpec, Stack
 
 MOST_LAYERS = 10_000
-RESERVED = frozenset({"type", "name", "component", "when", "times", "tensors"})
+RESERVED = frozenset({"type", "name", "component", "when", "times", "tensors", "unquantised"})
 Expression = str | int | bool
 Places = tuple[tuple[int, ...], ...]
 """The numbers of the layers that are alike, group by group."""
@@ -31,6 +31,7 @@ class Entry(Spec):
     when: Expression = True
     times: Expression = 1
     tensors: dict[str, list[Expression]] = Field(default_factory=dict)
+    unquantised: list[str] = Field(default_factory=list)
     values: dict[str, Expression] = Field(default_factory=dict)
 
     @model_validator(mode="before")
@@ -183,6 +184,7 @@ def _modules(entries: list[Entry], names: Mapping[str, Any]) -> Iterator[ModuleS
         spec = ModuleSpec(
             type=entry.type, name=entry.name or entry.type, component=entry.component,
             values={key: value for key, value in values.items() if value is not None}, tensors=tensors,
+            unquantised=tuple(entry.unquantised),
         )  # fmt: skip
         for _ in range(times):
             yield spec

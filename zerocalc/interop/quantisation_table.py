@@ -26,6 +26,8 @@ class Table:
     def __init__(self, table: Mapping[str, Any], places: Places | None, wide: bool) -> None:
         self.table, self.places, self.wide = table, places, wide
         self.notes: list[str] = []
+        self.names_modules = False
+        """Whether a list names more than the head, so that it can be followed in a plain decoder only: what other modules are called is not known."""
 
     def among(self, key: str, default: Any, *allowed: Any) -> Any:
         """A value that must be one of a few."""
@@ -77,6 +79,8 @@ class Table:
 
     def list_of(self, names: Iterable[str], key: str, marked: bool = False) -> Names:
         """The names, read."""
+        names = list(names)
+        self.names_modules |= any("head" not in name for name in names)
         try:
             return Names(names, marked=marked)
         except NamesError as error:

@@ -63,6 +63,8 @@ def read(table: Any, places: Places | None, wide: bool) -> tuple[Quantisation, l
         )
     reader = Table(table, places, wide)
     values = METHODS[method](reader)
+    if reader.names_modules and values.get("parts", "linear") == "linear":
+        values["parts"] = "decoder"
     unknown = [key for key in table if key not in KNOWN[method] and key not in NEUTRAL]
     if unknown:
         reader.notes.append(f"quantization_config: not known, taken as changing nothing: {listed(unknown)}")

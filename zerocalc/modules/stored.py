@@ -90,8 +90,8 @@ def stored(model: Model, arch: Architecture | None) -> Stored:
         for module in modules:
             component = module.component
             parameters[component] = parameters.get(component, 0) + module.parameter_elements * layers
-            for matrix in matrices(module, fused):
-                if quantisation.parts == "linear" or matrix.key.startswith("experts."):
+            for matrix in matrices(module, fused, quantisation.parts == "decoder"):
+                if quantisation.parts != "experts" or matrix.key.startswith("experts."):
                     found.append((component, matrix.count * (layers - kept_layers(quantisation, matrix.key, layers, group)), matrix))
     if not any(times for _, times, _ in found):
         what = "routed experts" if quantisation.parts == "experts" else "linear layers"
@@ -115,7 +115,7 @@ def _summed(quantisation: Quantisation, found: list[tuple[Component, int, Matrix
         codebooks=sum(times * size.codebooks for _, times, _, size in each),
     )
     by_component = {one: sum(times * size.total for component, times, _, size in each if component == one) for one in parameters}
-    experts = quantisation.parts == "linear" and any(times and matrix.key.startswith("experts.") for _, times, matrix in found)
+    experts = quantisation.parts != "experts" and any(times and matrix.key.startswith("experts.") for _, times, matrix in found)
     title = quantisation.title or quantisation.name
     return Stored(title, sizes, sum(quantised.values()), sum(kept.values()), by_component, kept, (EACH_EXPERT,) if experts else ())
 
@@ -128,15 +128,17 @@ def kept_layers(quantisation: Quantisation, key: str, layers: int, group: int | 
     return min(kept[group], layers) if group is not None and group < len(kept) else 0
 
 
-def matrices(module: Module, fused: bool) -> Iterator[Matrix]:
-    """The weights of a module's linear layers, every expert's its own. Raises `FieldError` for those of a kind that nobody has looked into."""
+def matrices(module: Module, fused: bool, decoder: bool) -> Iterator[Matrix]:
+    """The weights of a module's linear layers, every expert's its own.
+
+    ``fused``: queries, keys and values are one. ``decoder``: raise `FieldError` where the module is none of a plain decoder's.
+    """
     rows: list[tuple[str, tuple[int, ...]]] = [
         (_key(module, name), shape) for name, shape, linear in module.parameter_rows if linear and 0 not in shape
     ]
+    rows = [(key, shape) for key, shape in rows if key not in module.unquantised]
     unknown = [key for key, _ in rows if key not in LINEAR]
-    if module.component in ("embedding", "norms"):
-        return
-    if unknown or (rows and module.name not in PLAIN):
+    if decoder and rows and (unknown or module.name not in PLAIN):
         raise FieldError("model.quantised", f"is not counted yet for the model's {module.name}: which of its tensors are quantised is not known")
     if fused and module.name == "attention":
         rows = _joined(rows)

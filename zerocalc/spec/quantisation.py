@@ -23,7 +23,8 @@ class Quantisation(Spec):
     ``packed``: along each output's ``rows``, along each input's ``columns``, or ``flat``, the tensor taken as one row.
     One scale of ``scale_bytes`` for each block of ``scale_rows`` x ``scale_columns`` (0: as many as there are); with ``zero_points``, one of ``bits``
     beside each, packed over the outputs; with ``nested``, one further scale of ``nested_bytes`` for so many scales. ``index_bytes``: for each input.
-    ``tensor_bytes``: for each tensor, such as codebooks. ``parts``: whether all linear layers are quantised, or routed experts only.
+    ``tensor_bytes``: for each tensor, such as codebooks.
+    ``parts``: whether all linear layers are quantised, a plain decoder's, or routed experts only.
     ``kept``: what stays as it was, by the names of tensors: everywhere, or in so many layers of each group.
     ``bits`` are ``None`` where only the name is known.
     """
@@ -42,7 +43,7 @@ class Quantisation(Spec):
     nested_bytes: Small = 0
     index_bytes: Small = 0
     tensor_bytes: Small = 0
-    parts: Literal["linear", "experts"] = "linear"
+    parts: Literal["linear", "decoder", "experts"] = "linear"
     kept: Annotated[dict[str, StrictBool | tuple[Layers, ...]], Field(max_length=100)] = Field(default_factory=dict)
 
 
