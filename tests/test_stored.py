@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 
 from zerocalc import presets
+from zerocalc.counting import count_parameters
+from zerocalc.interop.huggingface import model_from_config
 from zerocalc.modules.stored import matrix_bytes
 from zerocalc.presets import load
 from zerocalc.spec.quantisation import Quantisation
@@ -60,3 +62,34 @@ def test_a_layer_takes_what_was_measured(row: dict[str, Any]) -> None:
 def test_every_format_was_measured() -> None:
     """But the formats of experts, which are those of a linear layer."""
     assert {of_row(row["format"]).name for row in MEASURED} == set(FORMATS)
+
+
+CONFIGS: dict[str, Any] = {name: entry["config"] for name, entry in json.loads((DATA / "measured_params.json").read_text("utf-8"))["models"].items()}
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_parts_sum_up(name: str) -> None:
+    """For every format: bytes by component and by purpose are the same bytes, and more bits take more of them."""
+    model = model_from_config(CONFIGS[name], name)
+    sizes = {}
+    for preset in FORMATS:
+        counts = count_parameters(model.model_copy(update={"quantised": form(preset)}))
+        kept = counts.stored
+        if kept is None:
+            assert preset == "mxfp4"
+            assert not counts.components["experts"]
+            continue
+        assert counts.stored_bytes == sum(kept.components.values())
+        assert counts.stored_bytes == kept.weights + kept.scales + kept.zero_points + kept.indices + kept.codebooks + kept.not_quantised
+        assert set(kept.components) == set(counts.components)
+        sizes[preset] = counts.stored_bytes
+    assert sizes["nf4-double"] < sizes["nf4"] < sizes["int8"] < 2 * counts.total
+    assert sizes["awq-4bit"] < sizes["gptq-4bit"] < sizes["nf4"]
+
+
+def test_a_model_that_is_not_quantised_is_stored_in_its_dtype() -> None:
+    for dtype, size in (("float32", 4), ("bfloat16", 2), ("torch.float16", 2)):
+        counts = count_parameters(model_from_config({**CONFIGS["llama3-8b"], "torch_dtype": dtype}, "config.json"))
+        assert counts.stored_bytes == size * 8_030_261_248
+        assert not counts.notes
+    assert count_parameters(model_from_config(CONFIGS["llama3-8b"], "config.json")).notes == ("stored in bf16, 2 bytes a parameter",)

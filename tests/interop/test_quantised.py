@@ -302,7 +302,8 @@ def test_what_is_not_known_is_refused_by_name(table: object, said: str) -> None:
 
 def test_layers_in_several_places_cannot_be_named_one_by_one() -> None:
     base = json.loads((CONFIGS / "gemma-3-4b-it.json").read_text("utf-8"))
-    assert "names single layers" in refusal({**FP8, "modules_to_not_convert": ["model.layers.0.mlp"]}, base)
+    for name in ("model.layers.0.mlp", "model.layers.[01].mlp.*"):
+        assert "names single layers" in refusal({**FP8, "modules_to_not_convert": [name]}, base)
 
 
 def test_a_vision_tower_is_quantised_where_all_linear_layers_are() -> None:
@@ -341,8 +342,13 @@ def test_names_are_read_as_transformers_reads_them() -> None:
     assert Names(["model.layers.*.self_attn"]).layers("attention.q", 3) == {0, 1, 2}
     assert Names(["re:.*mlp.gate$"], marked=True).layers("router", 2) == {0, 1}
     assert Names(["re:.*mlp.gate$"], marked=True).layers("mlp.gate", 2) == set()
+    assert Names([f"re:model.layers.{i}.mlp.*" for i in range(0, 126, 2)], marked=True).layers("mlp.up", 126) == set(range(0, 126, 2))
+
+
+@pytest.mark.parametrize("name", ["x" * 301, "(a+)+b", "a*b*c*d*e*f", "(a", r"(a)b\1", "(?P<x>a)"])
+def test_names_that_are_not_read(name: str) -> None:
     with pytest.raises(NamesError):
-        Names(["x" * 301])
+        Names([f"re:{name}"], marked=True)
 
 
 # Plans

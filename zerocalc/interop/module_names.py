@@ -54,10 +54,13 @@ NOT_LINEAR = re.compile(
 _PLAIN = re.compile(r"[\w.\-]+")
 _IN_LAYER = re.compile(r"(?:.*\.)?(?:layers|h|blocks)\.(?P<index>\d+)(?:\.(?P<rest>.+))?")
 _ONE_EXPERT = re.compile(r"(^|\.)experts\.\d+(\.|$)")
-_REPEATED_GROUP = re.compile(r"\)\s*[*+{]")
+_INTRICATE = re.compile(r"\)\s*[*+{]|\\[1-9]|\(\?P")
+"""A group that is repeated, named or referred to."""
 _MOST_REPEATS = 4
 _LONGEST = 300
 _MOST = 50_000
+_MOST_TRIED = 10_000_000
+"""Expressions times names of one kind of layer; a list of one expression a layer, for 120 layers, is a tenth of that."""
 Where = dict[str, set[int]]
 
 
@@ -95,6 +98,11 @@ class Names:
         else:
             self.whole.append(name)
 
+    @property
+    def numbered(self) -> list[tuple[str, re.Pattern[str]]]:
+        """The expressions that may mean some layers and not others."""
+        return [one for one in self.patterns if re.search(r"\d", one[0])]
+
     def layers(self, key: str, count: int) -> set[int]:
         """In which of ``count`` layers the list means a linear layer of ours."""
         names = [name.replace(".{e}", ".0") for name in WITHIN[key]]
@@ -103,13 +111,22 @@ class Names:
         found = {
             i for i, rests in self.in_layers.items() if i < count and any(not rest or self._inside(rest, name) for rest in rests for name in names)
         }
-        for text, pattern in self.patterns:
-            numbers = range(count) if re.search(r"\d", text) else range(min(count, 1))
-            hits = {i for i in numbers if any(pattern.match(f"{prefix.format(i=i)}.{name}") for prefix in PREFIXES for name in names)}
-            if hits:
-                self.met.add(text)
-            found |= hits if len(numbers) == count or not hits else set(range(count))
+        numbered = self.numbered
+        for patterns, numbers in ((numbered, range(count)), ([one for one in self.patterns if one not in numbered], range(min(count, 1)))):
+            hits = self._hits(patterns, [(i, f"{prefix.format(i=i)}.{name}") for i in numbers for prefix in PREFIXES for name in names])
+            found |= hits if patterns is numbered or not hits else set(range(count))
         return found
+
+    def _hits(self, patterns: list[tuple[str, re.Pattern[str]]], names: list[tuple[int, str]]) -> set[int]:
+        """The layers of which some expressions match a name; all expressions tried as one, for there may be one a layer."""
+        if not patterns:
+            return set()
+        if len(patterns) * len(names) > _MOST_TRIED:
+            raise NamesError("is too long a list of expressions")
+        one_of_them = re.compile("|".join(pattern.pattern for _, pattern in patterns))
+        hits = [(i, name) for i, name in names if one_of_them.match(name)]
+        self.met.update(text for text, pattern in patterns if any(pattern.match(name) for _, name in hits))
+        return {i for i, _ in hits}
 
     def outside(self, key: str) -> bool:
         """Whether the list means a linear layer outside the layers."""
@@ -140,9 +157,11 @@ class Names:
 
 def _compiled(expression: str, *, bounded: bool) -> re.Pattern[str]:
     """An expression that is read in a time that does not run away: no repeated groups, few repeats."""
-    if _REPEATED_GROUP.search(expression) or sum(expression.count(sign) for sign in "*+{") > _MOST_REPEATS:
+    if _INTRICATE.search(expression) or sum(expression.count(sign) for sign in "*+{") > _MOST_REPEATS:
         raise NamesError(f"{expression[:60]!r} is too intricate an expression")
     try:
-        return re.compile(rf"(?:{expression})(?:(?<=\.)|(?=\.|$))" if bounded else expression)  # a plain list's ends where a part of a path does
+        return re.compile(
+            rf"(?:{expression})(?:(?<=\.)|(?=\.|$))" if bounded else rf"(?:{expression})"
+        )  # a plain list's ends where a part of a path does
     except (re.error, OverflowError, RecursionError):
         raise NamesError(f"{expression[:60]!r} is no regular expression") from None

@@ -86,16 +86,23 @@ class Table:
         except NamesError as error:
             raise QuantisationError(str(error), key) from None
 
+    @staticmethod
+    def _layers(chosen: Names, name: str, count: int, key: str) -> set[int]:
+        try:
+            return chosen.layers(name, count)
+        except NamesError as error:
+            raise QuantisationError(str(error), key) from None
+
     def followed(self, chosen: Names, key: str, *, others: bool = False) -> dict[str, Any]:
         """The linear layers that a list means (or all ``others``): true for all of a decoder's layers, or how many of each group."""
         if self.places is None:
-            if chosen.in_layers or others:
+            if chosen.in_layers or chosen.numbered or others:
                 raise QuantisationError("names single layers of a model whose layers are in several places", key)
-            return {name: True for name in WITHIN if chosen.layers(name, 1)}
+            return {name: True for name in WITHIN if self._layers(chosen, name, 1, key)}
         count = 1 + max((i for group in self.places for i in group), default=0)
         out: dict[str, Any] = {}
         for name in WITHIN:
-            layers = chosen.layers(name, count)
+            layers = self._layers(chosen, name, count, key)
             layers = set(range(count)) - layers if others else layers
             if len(layers) == count:
                 out[name] = True
