@@ -86,3 +86,17 @@ def shell(line: str, columns: int = DEFAULT_COLUMNS, cwd: Path | None = None) ->
     """Run a line of shell, in which ``zerocalc`` is the program of this environment."""
     done = subprocess.run(["/bin/sh", "-c", line], stdin=subprocess.DEVNULL, capture_output=True, env=environment(columns), cwd=cwd, check=False)
     return Ran(done.returncode, done.stdout.decode(), done.stderr.decode())
+
+
+def refused(ran: Ran) -> str:
+    """The error's line, once it has been found to be one line and nothing else."""
+    assert ran.status == 2, ran
+    assert ran.out == ""
+    assert "Traceback" not in ran.err
+    assert ran.err.startswith("error: ")
+    assert ran.err.endswith("\n")
+    assert ran.err.count("\n") == 1
+    line = ran.err.removesuffix("\n")
+    assert line.isprintable()
+    assert len(line) <= 400
+    return line

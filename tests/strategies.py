@@ -7,11 +7,14 @@ from typing import Any
 from hypothesis import strategies as st
 
 from zerocalc import presets
+from zerocalc.spec.cluster import Gpu
 from zerocalc.spec.job import Job
+from zerocalc.units import LARGEST_BYTES, SMALLEST_AMOUNT
 
 RECIPES = presets.names("recipes")
 BARE_RECIPES = [name for name in RECIPES if all(row.get("of") != "factored" for row in presets.load("recipes", name)["rows"])]
 GPUS = [name for name in presets.names("gpus") if "usable_bytes" in presets.load("gpus", name)]
+SMALLEST_GPU = min(Gpu.model_validate(presets.load("gpus", name)).usable_bytes or LARGEST_BYTES for name in GPUS)
 
 Table = dict[str, Any]
 
@@ -84,7 +87,7 @@ def zeros(draw: st.DrawFn) -> Table:
         "buffers": draw(st.sampled_from(["constant", "fused"])),
         "overlap_comm": draw(st.booleans()),
     }
-    if draw(st.booleans()):
+    if zero["buffers"] == "constant" and draw(st.booleans()):
         zero["reduce_bucket_size"] = draw(st.integers(1, 10**10))
         zero["allgather_bucket_size"] = draw(st.integers(1, 10**10))
     if draw(st.booleans()):
@@ -94,15 +97,15 @@ def zeros(draw: st.DrawFn) -> Table:
 
 
 @st.composite
-def tables(draw: st.DrawFn, *, bare: bool | None = None, with_seq: bool | None = None, parallel: bool = True, dp: int | None = None) -> Table:
+def tables(draw: st.DrawFn, *, bare: bool | None = None, with_seq: bool | None = None, parallel: bool = True, shards: int | None = None) -> Table:
     """A valid job as the table that `Job.model_validate` takes."""
     is_bare = draw(st.booleans()) if bare is None else bare
     model = draw(bare_models()) if is_bare else draw(architectures())
     training = draw(trainings(with_seq))
     tp = draw(st.sampled_from([t for t in (1, 2, 4) if is_bare or model["heads"] % t == 0])) if parallel else 1
     pp = draw(st.integers(1, min(4, model.get("layers", 4)))) if parallel else 1
-    cp = draw(st.sampled_from([1, 1, 2])) if parallel else 1
-    own_dp = draw(st.one_of(st.integers(1, 8), st.integers(1, 2000))) if dp is None else dp
+    cp = draw(st.sampled_from([1, 1, 2])) if parallel and shards is None else 1
+    own_dp = draw(st.one_of(st.integers(1, 8), st.integers(1, 2000))) if shards is None else shards
     zero = draw(zeros())
     degrees: Table = {"tp": tp, "pp": pp, "cp": cp}
     if tp > 1 and training["recompute"] == "full" and draw(st.booleans()):
@@ -117,14 +120,14 @@ def tables(draw: st.DrawFn, *, bare: bool | None = None, with_seq: bool | None =
         cluster["node"] = draw(st.sampled_from(presets.names("nodes")))
     else:
         cluster["gpus_per_node"] = draw(st.sampled_from([1, 4, 8, 72]))
+        if draw(st.booleans()):
+            cluster["gpu"] = draw(st.sampled_from(GPUS))
     if draw(st.booleans()):
-        cluster["gpu"] = draw(st.sampled_from(GPUS))
-    elif draw(st.booleans()):
-        cluster["gpu_memory"] = draw(st.integers(1, 2 * 10**11))
+        cluster["gpu_memory"] = draw(st.integers(SMALLEST_AMOUNT, SMALLEST_GPU if "gpu" in cluster or "node" in cluster else 2 * 10**11))
     recipe = draw(st.sampled_from(BARE_RECIPES if is_bare else RECIPES))
     return {"model": model, "cluster": cluster, "recipe": recipe, "training": training, "parallel": degrees, "zero": zero}
 
 
-def jobs(*, bare: bool | None = None, with_seq: bool | None = None, parallel: bool = True, dp: int | None = None) -> st.SearchStrategy[Job]:
+def jobs(*, bare: bool | None = None, with_seq: bool | None = None, parallel: bool = True, shards: int | None = None) -> st.SearchStrategy[Job]:
     """Valid jobs."""
-    return tables(bare=bare, with_seq=with_seq, parallel=parallel, dp=dp).map(Job.model_validate)
+    return tables(bare=bare, with_seq=with_seq, parallel=parallel, shards=shards).map(Job.model_validate)

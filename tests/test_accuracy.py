@@ -1,17 +1,24 @@
-"""The accuracy page is what its script prints, and what a layer saves is what was measured."""
+"""The accuracy page is what its script prints, and what layers and losses keep is what was measured."""
 
 from __future__ import annotations
 
 import importlib.util
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
 ROOT = Path(__file__).parents[1]
 
-STATISTICS_OF_NORMS = 0.001
-"""The list leaves out norms' statistics: 8 bytes a token and LayerNorm beside some 34·h bytes a token and layer, so under 0.1 % from h = 256 on."""
+LAYER = 0.0003
+"""PyTorch's CPU build keeps LayerNorm's statistics in 16 bits, a GPU (and we) in fp32: 4 of some 17·h bytes a token at h = 1024."""
+ADAPTERS_UNDER_AUTOCAST = 0.005
+"""The measurement counts 16-bit copies of the adapters' weights, which are a state."""
+OUTSIDE = 0.0031
+"""Sines and cosines, measured with the first layer: 4·s·d of (16·h + 4·V)·s bytes at V = 32,000; token ids and masks, 17 bytes a token."""
+CHUNKED, FEW_TOKENS = 0.034, 0.011
+"""Known gaps, on the page: a chunked loss on a trained head, and a head's gradient larger than what few tokens' logits leave."""
 
 
 def _script() -> ModuleType:
@@ -24,17 +31,30 @@ def _script() -> ModuleType:
 
 
 ACCURACY = _script()
-RUNS = list(ACCURACY.rows())
+RUNS = list(ACCURACY.runs())
+LOSSES = list(ACCURACY.losses())
 
 
 def test_the_page_is_not_stale() -> None:
     assert (ROOT / "docs" / "accuracy.md").read_text("utf-8") == ACCURACY.page(), "run: python benchmarks/accuracy.py > docs/accuracy.md"
 
 
-@pytest.mark.parametrize(("run", "ours"), RUNS, ids=[f"{i}-{run['source'].split(',')[0].replace(' ', '-')}" for i, (run, _) in enumerate(RUNS)])
-def test_what_a_layer_saves_is_what_was_measured(run: dict[str, str], ours: int) -> None:
-    measured = int(run["measured_bytes_per_layer"])
-    assert ours <= measured
-    assert (measured - ours) / measured <= STATISTICS_OF_NORMS
-    if run["recompute"] == "full":
-        assert ours == measured
+@pytest.mark.parametrize("run", RUNS, ids=["-".join(word.replace(" ", "-") for word in ACCURACY.words(run) if word) for run in RUNS])
+def test_what_is_kept_is_what_was_measured(run: Any) -> None:
+    layer, outside = ACCURACY.predicted(run)
+    under_autocast = run.job.recipe.autocast and run.job.model.lora is not None
+    assert layer == pytest.approx(run.layer_bytes, rel=ADAPTERS_UNDER_AUTOCAST if under_autocast else LAYER)
+    if run.job.training.recompute == "full" and run.job.training.recompute_every == 1:
+        assert layer == run.layer_bytes
+    if run.outside_bytes is not None:
+        assert outside == pytest.approx(run.outside_bytes, rel=OUTSIDE)
+
+
+@pytest.mark.parametrize(("run", "ours"), LOSSES, ids=[f"{i}-{run['loss']}" for i, (run, _) in enumerate(LOSSES)])
+def test_peaks_around_the_loss_are_what_was_measured(run: dict[str, Any], ours: tuple[int, int]) -> None:
+    forward, backward = ours
+    token_sized = 32_800  # a label, a loss and a count for each token
+    assert run["peak_forward_bytes"] - token_sized <= forward <= run["peak_forward_bytes"]
+    trained = not run["frozen_head"]
+    gap = CHUNKED if run["loss"] == "chunked" and trained else FEW_TOKENS if run["loss"] == "compute-dtype" and trained else 0
+    assert run["peak_backward_bytes"] * (1 - gap) - token_sized <= backward <= run["peak_backward_bytes"]

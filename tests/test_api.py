@@ -6,6 +6,8 @@ import json
 import subprocess
 import sys
 from itertools import permutations
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -97,3 +99,55 @@ def test_jobs_are_frozen_and_hashable_by_value() -> None:
     with pytest.raises(ValueError, match="frozen"):
         setattr(job.cluster, "gpus", 9)  # noqa: B010 - the type checker knows that it is frozen
     assert hash(job) == hash(zc.Job.model_validate(job.model_dump(mode="json")))
+
+
+JOB = {"model": "gpt2", "cluster": {"gpus": 8}}
+
+
+@pytest.mark.parametrize("wrong", ["gpt2", JOB, None, 5, ["gpt2"]])
+def test_functions_say_what_they_take(wrong: Any) -> None:
+    for function in (zc.plan, lambda job: zc.estimate(job, stage=1)):
+        with pytest.raises(TypeError, match=rf"takes a Job, not {type(wrong).__name__}; zerocalc"):
+            function(wrong)
+    if not isinstance(wrong, str):
+        for named in (zc.count_parameters, zc.load_model):
+            with pytest.raises(TypeError, match=f"not {type(wrong).__name__}"):
+                named(wrong)
+    if not isinstance(wrong, (dict, list)):
+        with pytest.raises(TypeError, match=f"to_json takes a result, .* not {type(wrong).__name__}"):
+            zc.to_json(wrong)
+
+
+def test_only_results_are_json() -> None:
+    for wrong in (object(), {"a": object()}, zc, zc.Job):
+        with pytest.raises(TypeError, match="to_json takes a result"):
+            zc.to_json(wrong)
+    job = zc.Job.model_validate(JOB)
+    assert json.loads(zc.to_json(job)) == job.model_dump(mode="json")
+    assert json.loads(zc.to_json({"plans": [zc.plan(job)]}))["plans"][0]["schema_version"] == 1
+
+
+def test_the_model_of_a_job_is_counted() -> None:
+    with pytest.raises(TypeError, match=r"not Job; its model is job\.model"):
+        zc.count_parameters(zc.Job.model_validate(JOB))  # type: ignore[arg-type]
+
+
+def test_models_by_name_and_by_path(tmp_path: Path) -> None:
+    assert zc.count_parameters("llama-3-8b").total == 8_030_261_248
+    assert zc.load_model("gpt2") == zc.Job.model_validate(JOB).model
+    file = tmp_path / "model.toml"
+    file.write_text("layers = 2\nhidden = 64\nheads = 4\n")
+    assert zc.count_parameters(file) == zc.count_parameters(str(file)) == zc.count_parameters(zc.load_model(file))
+    for name, words in {"llama-3-9b": "nearest: llama-3-8b", "": "is not a preset", str(tmp_path / "none.json"): "no such file"}.items():
+        for function in (zc.count_parameters, zc.load_model):
+            with pytest.raises(ValueError, match=words):
+                function(name)
+    file.write_text("layers = 2\nhiden = 64\n")
+    with pytest.raises(ValueError, match=r"model\.toml: hiden: is not a known field; nearest: hidden"):
+        zc.load_model(file)
+
+
+@pytest.mark.parametrize("stage", [9, -1, "3", True, 1.5])
+def test_stages_that_are_none(stage: Any) -> None:
+    with pytest.raises(ValueError, match="is not a stage of paper; it has 0, 1, 2, 3"):
+        zc.estimate(zc.Job.model_validate(JOB), stage=stage)

@@ -132,11 +132,11 @@ def test_states_fall_with_n_d_and_not_at_all_at_stage_0(table: Table, factor: in
 def test_stage_3_times_n_d_is_stage_0_up_to_padding(job: Job) -> None:
     assume(job.zero.gather == "all-gather" and not (job.zero.defer_grad_sync and job.training.accumulation > 1))
     whole, sharded = estimate(job, 0).memory.gpu.states_bytes, estimate(job, 3).memory.gpu.states_bytes
-    padding = sharded * job.dp - whole
-    assert 0 <= padding <= job.dp * rows(job) * 8
+    padding = sharded * job.shards - whole
+    assert 0 <= padding <= job.shards * rows(job) * 8
 
 
-@given(jobs(dp=1))
+@given(jobs(shards=1))
 def test_one_rank_makes_all_stages_equal_and_sends_nothing(job: Job) -> None:
     answers = four(job)
     for answer in answers:
@@ -161,7 +161,7 @@ def test_sent_bytes_approach_the_papers_volume(stage: int, passes: int, params: 
 
 @given(jobs())
 def test_volume_by_stage(job: Job) -> None:
-    assume(job.dp > 1)
+    assume(job.shards > 1)
     own = rank(job)
     trained, times = own.trainable / own.parameters, job.training.accumulation
     reductions = 1 if job.zero.defer_grad_sync else times
@@ -187,7 +187,7 @@ def test_units_sum_to_the_ranks_parameters(job: Job) -> None:
 @given(jobs())
 def test_gathered_memory_is_what_the_gathers_bring(job: Job) -> None:
     answer = estimate(job, 3)
-    assume(job.dp > 1 and "gathered layers" not in answer.memory.gpu.unknown)
+    assume(job.shards > 1 and "gathered layers" not in answer.memory.gpu.unknown)
     op = "broadcast" if job.zero.gather == "broadcast" else "all_gather"
     size = {c.what.removesuffix(" weights"): c.tensor_bytes for c in data_parallel(answer) if c.op == op and c.moment == "forward"}
     calls: dict[str, int] = {}
@@ -211,7 +211,7 @@ def test_gathered_memory_is_what_the_gathers_bring(job: Job) -> None:
 
 @given(jobs())
 def test_both_gathers_bring_all_weights(job: Job) -> None:
-    assume(job.dp > 1)
+    assume(job.shards > 1)
     answer, size = estimate(job, 3), DTYPE_BYTES[job.recipe.gather]
     for phase in ("forward", "backward"):
         calls = [c for c in data_parallel(answer) if c.moment == phase and c.what.endswith("weights")]
@@ -296,6 +296,8 @@ def test_memory_grows_with_the_work(path: str, table: Table, times: int) -> None
 @given(tables(bare=False, with_seq=True))
 def test_recomputation_only_saves_what_is_kept(table: Table) -> None:
     table["zero"]["partition_activations"] = table["zero"]["cpu_checkpointing"] = False
+    # Under autocast rotated queries and keys are fp32, which is what recomputed attention keeps: more than the kernel's 16-bit copies.
+    assume(table.get("recipe") != "autocast")
 
     def kept(recompute: str) -> int:
         gpu = estimate(changed(table, "training.recompute", recompute), 0).memory.gpu

@@ -39,7 +39,7 @@ def shapes(draw: st.DrawFn) -> dict[str, int]:
 
 def built(shape: dict[str, int], sequence_parallel: bool = False) -> Architecture:
     job = layered({"layers": 1, **shape}, sequence_parallel)
-    arch = architecture(job.model, layout(job, shape["seq"]))
+    arch = architecture(job.model, layout(job, shape["seq"]), job.implementation)
     assert arch is not None
     return arch
 

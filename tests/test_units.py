@@ -18,7 +18,8 @@ PARSERS: dict[str, tuple[Callable[[object], float], float, float]] = {
     "count": (units.parse_count, 1, units.LARGEST_COUNT),
     "whole": (units.parse_whole, 1, units.LARGEST_WHOLE),
     "bytes": (units.parse_bytes, 0, units.LARGEST_BYTES),
-    "capacity": (units.parse_capacity, 1, units.LARGEST_BYTES),
+    "memory": (units.parse_memory, 0, units.LARGEST_BYTES),
+    "capacity": (units.parse_capacity, units.SMALLEST_AMOUNT, units.LARGEST_BYTES),
     "rate": (units.parse_rate, 1, units.LARGEST_BYTES),
     "flops": (units.parse_flops, 1, units.LARGEST_BYTES),
     "fraction": (units.parse_fraction, 0, 1),
@@ -150,6 +151,23 @@ def test_the_line_says_what_is_wrong(text: str, word: str) -> None:
         units.parse_count(text)
 
 
+@pytest.mark.parametrize("parse", [units.parse_memory, units.parse_capacity, units.parse_rate, units.parse_flops])
+@pytest.mark.parametrize("value", [47, 80, 0.47, 80.0, 999_999])
+def test_a_bare_number_too_small_for_a_machine_has_lost_its_unit(parse: Callable[[object], int], value: float) -> None:
+    with pytest.raises(ValueError, match=r"is less than 1 M.*; wanted: .*such as|is not at least 1"):
+        parse(value)
+    assert parse(10**9) == 10**9
+
+
+@pytest.mark.parametrize("text", ["1__0", "_1", "1_", "1_.5", "1._5"])
+def test_underscores_stand_between_digits(text: str) -> None:
+    for parse in (units.parse_count, units.parse_whole):
+        with pytest.raises(ValueError, match=r"is not a"):
+            parse(text)
+    with pytest.raises(ValueError, match="is not an amount"):
+        units.parse_bytes(f"{text}GB")
+
+
 @given(st.integers(1, units.LARGEST_COUNT))
 def test_any_spelling_of_a_count_is_exact(number: int) -> None:
     assert units.parse_count(str(number)) == units.parse_count(number) == number
@@ -167,6 +185,7 @@ def test_bytes_are_exact_and_rounded_down(thousandths: int, suffix: str) -> None
 def test_a_count_is_shown_to_within_its_digits(number: int) -> None:
     text = units.format_count(number)
     assert len(text) <= 10
+    assert "1000" not in text
     again = units.parse_count(text)
     assert abs(again - number) <= 0.005 * number + 0.5
 
@@ -185,7 +204,7 @@ def test_a_table_reads_well_in_its_unit(largest: int, binary: bool) -> None:
     base = 1024 if binary else 1000
     assert size == (1 if name == "bytes" else units.parse_bytes(f"1{name}"))
     assert largest < 100 * base * size or name[0] == "P"
-    assert largest >= size / 10 or size == 1
+    assert largest >= units.LEAST_OF_A_UNIT * size or size == 1
     assert meaning == ("1" if size == 1 else f"2^{size.bit_length() - 1}" if binary else f"1e{len(str(size)) - 1}")
 
 

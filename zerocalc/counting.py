@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 from zerocalc.ledger import record
 from zerocalc.modules.base import Component, Module
 from zerocalc.modules.layers import Architecture, architecture
@@ -20,7 +22,8 @@ STORED_DTYPE: FloatDtype = "bf16"
 class StoredBytes:
     """Bytes of a checkpoint's tensors by ``format`` (a quantisation's, or a dtype): by component, and by what they are for.
 
-    ``not_quantised`` are of the tensors kept in ``dtype``; ``codebooks`` also shapes and other figures of a tensor.
+    ``not_quantised`` are of the tensors kept in ``dtype``; ``codebooks`` also shapes and other figures of a tensor. ``adapters`` are LoRA's, in a
+    dtype of their own and in no component.
     """
 
     format: str
@@ -32,13 +35,15 @@ class StoredBytes:
     indices: int
     codebooks: int
     not_quantised: int
+    adapters: int
 
 
 @record
 class Counts:
     """Parameters [elements]: ``active`` is what one token passes through, ``largest_leaf`` the largest tensor's module.
 
-    ``stored_bytes`` is what the tensors take as a checkpoint keeps them, scales included; ``None`` where that is not known.
+    ``total`` is the base and its ``adapters``, which are all that LoRA trains. ``stored_bytes`` is what the tensors take as a checkpoint keeps
+    them, scales included, adapters in their own dtype; ``None`` where that is not known.
     """
 
     schema_version: int
@@ -51,10 +56,21 @@ class Counts:
     stored_bytes: int | None
     stored: StoredBytes | None
     notes: tuple[str, ...]
+    adapters: int = 0
 
 
-def count_parameters(model: Model) -> Counts:
-    """Count a model tensor by tensor. Raises `ValueError` for a bare number of parameters, which has no tensors."""
+def count_parameters(model: Model | str | os.PathLike[str]) -> Counts:
+    """Count a model tensor by tensor; a text is the name of a preset or the path of a TOML file or a ``config.json``.
+
+    Raises `ValueError` for a bare number of parameters, which has no tensors, and for a name that is none.
+    """
+    if isinstance(model, (str, os.PathLike)):
+        from zerocalc.interop.huggingface import load_model
+
+        model = load_model(model)
+    if not isinstance(model, Model):
+        hint = "; its model is job.model" if hasattr(model, "model") else ""
+        raise TypeError(f"count_parameters takes a Model, a preset's name or a path, not {type(model).__name__}{hint}")
     arch = architecture(model)
     if arch is None:
         raise ValueError("a bare number of parameters has no tensors to count: give an architecture")
@@ -65,15 +81,27 @@ def count_parameters(model: Model) -> Counts:
             components[module.component] += module.parameter_elements * count
             active += module.active_elements * count
             leaf = max(leaf, *_leaves(module).values(), 0)
-    total = arch.parameters
     blocks = [amount for _, amount in arch.group_elements]
     notes = list(model.assumed)
-    kept = _stored(model, arch, components, notes)
-    size = sum(kept.components.values()) if kept else None
-    return Counts(1, total, model.trainable or total, active, components, leaf, max(blocks, default=0), size, kept, tuple(notes))
+    added, adapters_bytes = 0, 0
+    if model.lora is not None:
+        from zerocalc.modules.lora import adapters
+
+        lora = adapters(model, arch)
+        if lora is not None:
+            added, adapters_bytes = lora.total, lora.total * DTYPE_BYTES[model.lora.dtype]
+            active += lora.active
+            blocks = [amount + extra for amount, extra in zip(blocks, lora.groups, strict=True)]
+            notes += [*model.lora.assumed, *lora.notes]
+    kept = _stored(model, arch, components, notes, adapters_bytes)
+    size = sum(kept.components.values()) + adapters_bytes if kept else None
+    total = arch.parameters + added
+    return Counts(
+        1, total, added or model.trainable or total, active, components, leaf, max(blocks, default=0), size, kept, tuple(notes), added
+    )  # fmt: skip
 
 
-def _stored(model: Model, arch: Architecture, components: dict[Component, int], notes: list[str]) -> StoredBytes | None:
+def _stored(model: Model, arch: Architecture, components: dict[Component, int], notes: list[str], adapters_bytes: int) -> StoredBytes | None:
     """The model as a checkpoint keeps it; what is not known, or taken on trust, becomes a note."""
     if model.dtype is None:
         what = "stored" if model.quantised is None else "what is not quantised stored"
@@ -82,7 +110,7 @@ def _stored(model: Model, arch: Architecture, components: dict[Component, int], 
     size = DTYPE_BYTES[dtype]
     if model.quantised is None:
         sizes = {component: count * size for component, count in components.items()}
-        return StoredBytes(dtype, dtype, sizes, 0, 0, 0, 0, 0, sum(sizes.values()))
+        return StoredBytes(dtype, dtype, sizes, 0, 0, 0, 0, 0, sum(sizes.values()), adapters_bytes)
     from zerocalc.modules.stored import stored  # most models are not quantised
 
     try:
@@ -95,7 +123,7 @@ def _stored(model: Model, arch: Architecture, components: dict[Component, int], 
     by_component = {component: given.get(component, 0) for component in components}
     s = base.sizes
     return StoredBytes(
-        model.quantised.name, dtype, by_component, s.weights, s.scales, s.zero_points, s.indices, s.codebooks, base.kept * size
+        model.quantised.name, dtype, by_component, s.weights, s.scales, s.zero_points, s.indices, s.codebooks, base.kept * size, adapters_bytes
     )  # fmt: skip
 
 

@@ -23,9 +23,20 @@ def plain(value: Any) -> Any:
         return value.text
     if isinstance(value, BaseModel):
         return value.model_dump(mode="json")
+    if not dataclasses.is_dataclass(value) or isinstance(value, type):
+        raise TypeError(_not_a_result(value))
     return {field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
 
 
 def to_json(value: Any) -> str:
-    """A result as JSON text, symbols as they are."""
-    return pydantic_core.to_json(value, indent=1, inf_nan_mode="null", fallback=plain).decode()
+    """A result as JSON text, symbols as they are. Raises `TypeError` for what is none."""
+    if value is None or isinstance(value, (bool, int, float, str)):
+        raise TypeError(_not_a_result(value))
+    try:
+        return pydantic_core.to_json(value, indent=1, inf_nan_mode="null", fallback=plain).decode()
+    except pydantic_core.PydanticSerializationError as error:
+        raise TypeError(str(error).rpartition("TypeError: ")[2]) from None
+
+
+def _not_a_result(value: object) -> str:
+    return f"to_json takes a result, such as zerocalc.plan(job) gives, not {type(value).__name__}"

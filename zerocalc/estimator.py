@@ -9,12 +9,12 @@ from zerocalc.memory.states import states
 from zerocalc.modules.rank import Rank, rank
 from zerocalc.results import AtPeak, Communication, Estimate, GpuMemory, HostMemory, Memory
 from zerocalc.schedule import NETWORK_FABRICS, Schedule, merge
-from zerocalc.spec.base import FieldError
+from zerocalc.spec.base import FieldError, require
 from zerocalc.spec.framework import FrameworkStage
 from zerocalc.spec.job import Job
 from zerocalc.spec.recipe import DTYPE_BYTES
 from zerocalc.traffic.dp import data_parallel
-from zerocalc.traffic.model_parallel import model_parallel
+from zerocalc.traffic.model_parallel import model_parallel, unknown_traffic
 
 DEQUANTISED = block((), (), ("quantised weights cannot be trained: all is trained, as before quantisation",))
 HOST_FABRICS = frozenset({"pcie"})
@@ -25,6 +25,7 @@ def estimate(job: Job, stage: int | None = None) -> Estimate:
 
     Raises `ValueError` where the stage is not one of the framework's, or not named at all.
     """
+    require(job, Job, "estimate")
     return estimate_with_assumptions(job, stage)[0]
 
 
@@ -45,7 +46,7 @@ def estimate_with_assumptions(job: Job, stage: int | None = None) -> tuple[Estim
 
 def build_ledger(job: Job, holds: Rank, behaviour: FrameworkStage) -> Ledger:
     """The ledger of one rank: the union of its blocks."""
-    zero, recipe, stage = job.zero, job.recipe, behaviour.stage
+    zero, recipe, stage = job.zero, job.trained_recipe, behaviour.stage
     accumulates = job.training.accumulation > 1
     parts = [
         states(
@@ -53,7 +54,7 @@ def build_ledger(job: Job, holds: Rank, behaviour: FrameworkStage) -> Ledger:
             owner_blocks=job.model.blocks if zero.gather == "broadcast" else None,
         ),
         buffers(zero, holds, stage, reduce_dtype=job.reduce_dtype, gather_dtype=recipe.gather, reduce_buffers=behaviour.reduce_buffers),
-        gathered(holds, stage, gather_dtype=recipe.gather, units_in_flight=job.framework.units_in_flight),
+        gathered(holds, stage, gather_dtype=job.gather_dtype, adapter_dtype=recipe.gather, units_in_flight=job.framework.units_in_flight),
         activations(job, holds),
         runtime(job.cluster.gpu),
     ]  # fmt: skip
@@ -87,6 +88,7 @@ def _memory(ledger: Ledger) -> Memory:
         peak_moment=moment,
         moments=dict(zip(MOMENTS, ledger.sums, strict=True)),
         at_peak=AtPeak(states_then, activations_then, peak - states_then - activations_then),
+        activations_known="activations" not in ledger.unknown,
         reserved_bytes=peak + lost,
         unknown=ledger.unknown,
         terms=on_gpu,
@@ -103,6 +105,7 @@ def _communication(job: Job, holds: Rank, schedule: Schedule, stage: int) -> Com
         sent_bytes_per_gpu=schedule.sent(NETWORK_FABRICS),
         inter_node_bytes_per_gpu=None,
         host_bytes_per_gpu=schedule.sent(HOST_FABRICS),
+        unknown=unknown_traffic(job, holds),
         collectives=schedule.collectives,
     )
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, get_args
 
 from zerocalc.document import plain
-from zerocalc.ledger import Term, record
+from zerocalc.ledger import ACTIVATION_KINDS, STATE_KINDS, Kind, Term, record
 from zerocalc.memory.activations import COMPONENT_SUFFIX
 from zerocalc.modules.rank import rank
 from zerocalc.results import Estimate, Plan
-from zerocalc.schedule import Collective
+from zerocalc.schedule import NETWORK_FABRICS, Collective
 
 
 @record
@@ -26,30 +26,95 @@ class TensorShare:
     rebuilt: bool
 
 
+PEAK_ROWS: tuple[tuple[str, frozenset[str]], ...] = (
+    ("activations", ACTIVATION_KINDS - {"logits"}),
+    ("logits", frozenset({"logits"})),
+    ("16-bit weight copies", frozenset({"copies"})),
+    ("buffers (C_B)", frozenset({"buffers"})),
+    ("gathered layers", frozenset({"gathered"})),
+    ("device runtime", frozenset({"runtime"})),
+)
+"""What a plan's table shows of the peak beside the states, and the kinds of entries that each row sums."""
+
+EVERYTHING = frozenset(get_args(Kind))
+ROWS: dict[str, frozenset[str]] = {
+    "optimizer states": frozenset({"optimizer"}),
+    "model states": STATE_KINDS,
+    **{label.partition(" (")[0]: kinds for label, kinds in PEAK_ROWS},
+}
+"""Rows of a plan's table by the kinds of entries that they sum."""
+ROWS_AT_PEAK: dict[str, frozenset[str]] = {"states then": STATE_KINDS, "in all": EVERYTHING - {"fragmentation"}, "with fragmentation": EVERYTHING}
+"""Rows that sum what is alive at the peak."""
+ROWS_OF_TRAFFIC: dict[str, frozenset[str]] = dict.fromkeys(("traffic per step", "sent per gpu"), NETWORK_FABRICS)
+ROWS_OF_TRAFFIC["to and from host"] = frozenset({"pcie"})
+HOST_ROW = "host memory per node"
+ALIASES = {
+    **{"peak": "in all", "to spare": "with fragmentation", "fits": "with fragmentation"},
+    **{"of ddp": "model states", "c_b": "buffers", "traffic": "traffic per step"},
+}
+"""Rows that say of a sum what it comes to, and other names of rows."""
+ROW_NAMES = (*ROWS, *ROWS_AT_PEAK, *ROWS_OF_TRAFFIC, HOST_ROW, *ALIASES)
+
+
 @record
 class Explanation:
-    """One candidate's entries that were asked for."""
+    """One candidate's entries that were asked for; ``row`` is the row of a plan's table that they are the sum of, if they are."""
 
     name: str
     stage: int
     terms: tuple[Term, ...]
     collectives: tuple[Collective, ...]
     candidate: Estimate
+    row: str = ""
 
 
 def explain(plan: Plan, term: str | None = None) -> list[Explanation]:
-    """The entries of each candidate; with ``term``, those whose name, kind or operation holds that text."""
+    """The entries of each candidate; with ``term``, those whose name, kind or operation holds that text, or that a row of that name sums."""
     out = []
     for candidate in plan.candidates:
         host = candidate.memory.cpu.terms if candidate.memory.cpu else ()
         terms = (*candidate.memory.gpu.terms, *host)
         collectives = candidate.communication.collectives
+        row = ""
         if term is not None:
-            wanted = term.lower()
-            terms = tuple(t for t in terms if wanted in t.name.lower() or wanted == t.kind)
-            collectives = tuple(c for c in collectives if wanted in c.what.lower() or wanted in c.op or wanted == c.group)
-        out.append(Explanation(candidate.name, candidate.stage, terms, collectives, candidate))
+            wanted = " ".join(term.lower().split())
+            row = row_name(wanted)
+            if row == "with fragmentation" and not any(t.kind == "fragmentation" for t in terms):
+                row = "in all"
+            named = tuple(t for t in terms if wanted in t.name.lower() or wanted == t.kind)
+            summed = tuple(t for t in terms if _sums(row, t, candidate))
+            row = row if len(summed) >= len(named) else ""
+            terms = tuple(t for t in terms if t in named or t in summed)
+            collectives = tuple(
+                c for c in collectives if wanted in c.what.lower() or wanted in c.op or wanted == c.group or c.fabric in ROWS_OF_TRAFFIC.get(row, ())
+            )
+        out.append(Explanation(candidate.name, candidate.stage, terms, collectives, candidate, row))
     return out
+
+
+def row_name(text: str) -> str:
+    """The row of a plan's table that a text means, its unit and remarks aside; empty where it is none.
+
+    >>> row_name("buffers (C_B)"), row_name("known peak, at"), row_name("sent per GPU, GB"), row_name("colour")
+    ('buffers', 'in all', 'sent per gpu', '')
+    """
+    bare = text.lower().partition("(")[0].partition(",")[0].strip().removeprefix("known ")
+    return ALIASES.get(bare, bare) if bare in ROW_NAMES else ""
+
+
+def _sums(row: str, term: Term, candidate: Estimate) -> bool:
+    """Whether a row sums an entry."""
+    if term.tier != "gpu":
+        return row == HOST_ROW
+    alive = term.kind == "fragmentation" or candidate.memory.gpu.peak_moment in term.moments
+    return term.kind in ROWS.get(row, ()) or (alive and term.kind in ROWS_AT_PEAK.get(row, ()))
+
+
+def names(plan: Plan) -> list[str]:
+    """All that an explanation can be asked for: the entries of a plan, then the rows of its table."""
+    terms = [t.name for c in plan.candidates for t in c.memory.gpu.terms]
+    moved = [c.what for candidate in plan.candidates for c in candidate.communication.collectives]
+    return list(dict.fromkeys([*terms, *moved, *ROW_NAMES]))
 
 
 def saved_tensors(plan: Plan, terms: tuple[Term, ...]) -> list[TensorShare]:
@@ -62,12 +127,7 @@ def saved_tensors(plan: Plan, terms: tuple[Term, ...]) -> list[TensorShare]:
     components = {t.name.removesuffix(COMPONENT_SUFFIX) for t in wanted}
     chosen = [(m, t) for m in arch.layer for t in m.saved if recompute == "full" or m.component in components]
     total = sum(t.bytes for m in arch.layer for t in m.saved)
-    return [
-        TensorShare(
-            m.name, t.name, t.shape, t.dtype, t.divisor, t.bytes, t.bytes / total, recompute == "full" or (recompute == "selective" and t.rebuilt)
-        )
-        for m, t in chosen
-    ]
+    return [TensorShare(m.name, t.name, t.shape, t.dtype, t.divisor, t.bytes, t.bytes / total, t.rebuilt) for m, t in chosen]
 
 
 def document(plan: Plan, explanations: list[Explanation]) -> dict[str, Any]:
@@ -89,6 +149,7 @@ def document(plan: Plan, explanations: list[Explanation]) -> dict[str, Any]:
                 "peak_moment": e.candidate.memory.gpu.peak_moment,
                 "peak_bytes": e.candidate.memory.gpu.peak_bytes,
                 "sent_bytes_per_gpu": e.candidate.communication.sent_bytes_per_gpu,
+                "unknown_traffic": list(e.candidate.communication.unknown),
                 "tensors": [plain(t) for t in saved_tensors(plan, e.terms)],
             }
             for e in explanations

@@ -3,54 +3,68 @@
 from __future__ import annotations
 
 from zerocalc.estimator import estimate_with_assumptions
+from zerocalc.formulas.formula import ceil_div
 from zerocalc.ledger import DYNAMIC_KINDS
-from zerocalc.results import SCHEMA_VERSION, Estimate, Plan, Recommendation, Verdict
+from zerocalc.modules.rank import rank
+from zerocalc.results import SCHEMA_VERSION, Estimate, Plan, Recommendation, Verdict, cheapest, display_name
+from zerocalc.spec.base import require
 from zerocalc.spec.job import Job
-from zerocalc.units import GB, figure, format_count, format_gib
+from zerocalc.units import format_count, format_gib
 
 EVEN_SPLIT = "even split: tensor and pipeline parallelism divide states evenly"
 
 EVEN_TOKENS = "even split: context parallelism divides the tokens of a sequence evenly"
 
 
-def display_name(name: str) -> str:
-    """A stage's name as people write it.
-
-    >>> display_name("zero-3"), display_name("ddp")
-    ('ZeRO-3', 'DDP')
-    """
-    return name.upper() if name == "ddp" else name.replace("zero", "ZeRO")
+def _context_shards(job: Job) -> str:
+    """Over what states are sharded where context parallelism is used, which the paper does not have."""
+    return (
+        f"gradients are reduced and states sharded over dp·cp = {job.dp}·{job.parallel.cp} = {job.shards} ranks, "
+        "as FSDP, Megatron and DeepSpeed-Ulysses do; [ZeRO] has no context parallelism"
+    )
 
 
 def plan(job: Job) -> Plan:
     """All stages asked for, side by side, with a verdict and a recommendation where the GPU's memory is known."""
+    require(job, Job, "plan")
     candidates: list[Estimate] = []
     assumptions = [*job.model.assumed, *_assumed(job)]
     for stage in job.stages:
         candidate, rests_on = estimate_with_assumptions(job, stage)
         candidates.append(candidate)
         assumptions += rests_on
+    verdict = _verdict(candidates)
     return Plan(
         schema_version=SCHEMA_VERSION,
         job=job,
         candidates=tuple(candidates),
-        verdict=_verdict(candidates),
+        verdict=verdict,
         recommended=recommend(job, candidates),
         assumptions=tuple(dict.fromkeys(assumptions)),
         notes=tuple(_notes(job, candidates)),
-        suggestions=tuple(suggestions(job, candidates)),
+        suggestions=_suggestions(job) if verdict == "does_not_fit" else (),
     )
+
+
+LORA = "the frozen base has no gradients and no optimizer states"
+HELD = f"{LORA}, and is held in the recipe's compute dtype"
 
 
 def _assumed(job: Job) -> list[str]:
     """What the job's own choices and defaults come to, where an answer rests on them."""
     zero, parallel, cluster = job.zero, job.parallel, job.cluster
     out = []
+    if job.model.lora is not None:
+        out += [*job.model.lora.assumed, HELD if job.model.quantised is None else LORA]
     if parallel.tp * parallel.pp > 1:
         out.append(EVEN_SPLIT)
+    layers = job.model.layer_count
+    if layers and layers % parallel.pp:
+        fullest = ceil_div(layers, parallel.pp)
+        out.append(f"even split: {layers} layers over {parallel.pp} pipeline stages, {layers / parallel.pp:.4g} a stage; the fullest has {fullest}")
     if parallel.cp > 1:
-        out.append(EVEN_TOKENS)
-    if job.dp > 1:
+        out += [EVEN_TOKENS, _context_shards(job)]
+    if job.shards > 1:
         if zero.buffers == "constant":
             sizes = dict.fromkeys((zero.reduce_bucket_size, zero.allgather_bucket_size))
             out.append(f"C_B: buckets of up to {' and '.join(f'{size:,}' for size in sizes)} elements")
@@ -63,14 +77,15 @@ def _assumed(job: Job) -> list[str]:
     return out
 
 
+def _suggestions(job: Job) -> tuple[str, ...]:
+    from zerocalc.suggestions import suggestions  # most answers have none
+
+    return tuple(suggestions(job))
+
+
 def _verdict(candidates: list[Estimate]) -> Verdict:
     fits = [candidate.fits for candidate in candidates]
     return "fits" if True in fits else "unknown" if None in fits else "does_not_fit"
-
-
-def _cheapest(candidates: list[Estimate]) -> Estimate:
-    """The one that sends least; of those that send the same, the one that shards least."""
-    return min(candidates, key=lambda c: (c.communication.sent_bytes_per_gpu, c.stage))
 
 
 def recommend(job: Job, candidates: list[Estimate]) -> Recommendation | None:
@@ -85,7 +100,7 @@ def recommend(job: Job, candidates: list[Estimate]) -> Recommendation | None:
         if not fitting:
             return None
         why.append(f"on model states and buffers alone: {', '.join(fitting[0].memory.gpu.unknown)} unknown")
-    chosen = _cheapest(fitting)
+    chosen = cheapest(fitting)
     for other in candidates:
         if other.fits is False:
             why.append(_lacks(other, usable))
@@ -103,17 +118,20 @@ def _lacks(other: Estimate, usable: int) -> str:
     at = gpu.at_peak
     activations = "unknown" if "activations" in gpu.unknown else format_gib(at.activations_bytes)
     parts = f"states {format_gib(at.states_bytes)}, activations {activations}, other {format_gib(at.other_bytes)}"
-    return f"{display_name(other.name)} lacks {format_gib(needed - usable)} (at its peak: {parts})"
+    least = "at least " if gpu.unknown else ""
+    return f"{display_name(other.name)} lacks {least}{format_gib(needed - usable)} (at its peak: {parts})"
 
 
 def _compared(other: Estimate, chosen: Estimate) -> str:
     """Another candidate that would do, in memory and traffic relative to the chosen one."""
     saved = chosen.memory.gpu.reserved_bytes - other.memory.gpu.reserved_bytes
     sent, base = other.communication.sent_bytes_per_gpu, chosen.communication.sent_bytes_per_gpu
-    traffic = "as many bytes" if sent == base else f"{figure(sent, GB)} GB instead of {figure(base, GB)}"
+    now, then = format_gib(sent), format_gib(base)
+    traffic = "as many bytes" if now == then else f"{now} instead of {then}"
     known = " of what is known" if other.memory.gpu.unknown else ""
     memory = f"frees {format_gib(saved)} more{known}" if saved > 0 else f"takes {format_gib(-saved)} more{known}" if saved < 0 else "takes as much"
-    return f"{display_name(other.name)} {memory} and sends {traffic} a step"
+    part = " of what is known" if other.communication.unknown else ""
+    return f"{display_name(other.name)} {memory} and sends {traffic} a step{part}"
 
 
 def _notes(job: Job, candidates: list[Estimate]) -> list[str]:
@@ -121,16 +139,20 @@ def _notes(job: Job, candidates: list[Estimate]) -> list[str]:
     unknown = tuple(dict.fromkeys(name for c in candidates for name in c.memory.gpu.unknown))
     if unknown:
         notes.append(f"unknown: {', '.join(unknown)}. {_how_to_know(job)}")
+    notes += _beyond_data_parallelism(job, candidates)
+    without_effect = _without_effect(job) if "activations" in unknown else []
+    if without_effect:
+        notes.append(f"without effect while activations are unknown: {', '.join(without_effect)}")
     if job.cluster.gpu is not None and job.cluster.usable_bytes is None:
         notes.append(f"usable memory of {job.cluster.gpu.title} is not known; --gpu-memory 80GiB says what it is")
     elif job.cluster.usable_bytes is None:
         notes.append("what fits is unknown: --gpu h100-80g or --gpu-memory 80GiB says what there is")
     if job.parallel.cp > 1:
-        notes.append("traffic between context-parallel ranks is not counted: neither keys and values nor the reduction of gradients over them")
+        notes.append("the keys and values that context-parallel ranks send each other are not counted")
     if job.parallel.tp * job.parallel.pp > 1 and "activations" in unknown:
         notes.append("what tensor and pipeline parallelism send is unknown too, and not in the traffic")
     if job.parallel.pp > 1:
-        notes.append("the first and last pipeline stages hold more than the even share shown: embedding, head, and layers that do not divide")
+        notes.append(_fullest_stage(job))
     if job.zero.defer_grad_sync and job.training.accumulation == 1:
         notes.append("deferring gradient reduction changes nothing with one micro-batch a step")
     if job.training.recompute == "selective" and job.training.attention == "flash":
@@ -142,81 +164,55 @@ def _notes(job: Job, candidates: list[Estimate]) -> list[str]:
     return notes
 
 
+def _fullest_stage(job: Job) -> str:
+    """How much more than the even share the fullest pipeline stage holds, as far as that is simple."""
+    holds, parallel = rank(job), job.parallel
+    arch = holds.arch
+    if arch is None or len(arch.group_elements) > 1:
+        return "what fits is said of an even share: the first and last pipeline stages hold more (embedding, head, layers that do not divide)"
+    layers = ceil_div(arch.layers, parallel.pp)
+    end = max(arch.before_elements, arch.after_elements + (arch.vocab * arch.hidden if arch.tied else 0))  # a tied head is a copy of the embedding
+    fullest = ceil_div(end + layers * arch.group_elements[0][1], parallel.tp)
+    more = fullest / holds.parameters - 1
+    which = f"the fullest pipeline stage ({layers} layer{'s' if layers > 1 else ''} and the embedding or the head)"
+    return f"what fits is said of an even share: {which} holds {format_count(fullest)} parameters a GPU, {more:.0%} more than that"
+
+
+def _beyond_data_parallelism(job: Job, candidates: list[Estimate]) -> list[str]:
+    """What no number of data-parallel GPUs makes fit."""
+    usable = job.cluster.usable_bytes
+    if usable is None or any(c.fits is not False for c in candidates):
+        return []
+    last = candidates[-1]
+    gpu = last.memory.gpu
+    rest = sum(t.bytes for t in gpu.terms if t.kind in DYNAMIC_KINDS - {"gradients", "copies"} and gpu.peak_moment in t.moments)
+    if rest <= usable:
+        return []
+    held = f"activations, logits, buffers and gathered layers ({format_gib(rest)} of {display_name(last.name)}'s peak)"
+    return [f"more data-parallel GPUs never shrink {held}"]
+
+
+def _without_effect(job: Job) -> list[str]:
+    """What was chosen and changes activations only, as its flags are spelled."""
+    training, zero = job.training, job.zero
+    chosen = {
+        f"--seq {training.seq}": training.seq is not None,
+        f"--micro-batch {training.micro_batch}": training.micro_batch > 1,
+        f"--recompute {training.recompute}": training.recompute != "none",
+        f"--attention {training.attention}": training.attention != "flash",
+        "--sequence-parallel": job.parallel.sequence_parallel,
+        "--partition-activations": zero.partition_activations,
+        "--cpu-checkpointing": zero.cpu_checkpointing,
+    }
+    return [flag for flag, is_chosen in chosen.items() if is_chosen]
+
+
 def _how_to_know(job: Job) -> str:
     if job.model.is_bare:
         return "Give --model, or --layers --hidden --heads, and --seq"
     if job.model.stack is not None:
         return f"What the layers of {job.model.family or 'this architecture'} save is not counted yet"
     return "Give --seq"
-
-
-def suggestions(job: Job, candidates: list[Estimate]) -> list[str]:
-    """The cheapest changes that make something fit which does not; each is a job of its own that was estimated."""
-    usable = job.cluster.usable_bytes
-    if usable is None or any(c.fits for c in candidates):
-        return []
-    smaller = _smaller(job)
-    out = [line for words, changed in smaller for line in _try(changed, words)]
-    if not out:
-        for words, changed in [("", job), *smaller]:
-            out += _more_gpus(changed, words)
-    return out[:2] or _hopeless(job, candidates)
-
-
-def _smaller(job: Job) -> list[tuple[str, Job]]:
-    """The job with less activation memory, one change at a time and then together, each with the flags that say so."""
-    if job.model.is_bare or not job.training.seq:
-        return []
-    out: list[tuple[str, Job]] = []
-    micro_batch, words = job.training.micro_batch, []
-    changed = job
-    if job.training.recompute != "full":
-        words.append("--recompute full")
-        changed = _changed(changed, "training", recompute="full")
-        out.append((words[0], changed))
-    if micro_batch > 1:
-        accumulation = job.training.accumulation * micro_batch
-        words.append(f"--micro-batch 1 --accumulation {accumulation}")
-        for base in (job, changed) if words[1:] else (job,):
-            spelled = words[-1] if base is job else " ".join(words)
-            out.append((spelled, _changed(base, "training", micro_batch=1, accumulation=accumulation)))
-    return out
-
-
-def _changed(job: Job, part: str, **values: object) -> Job:
-    return job.model_copy(update={part: getattr(job, part).model_copy(update=values)})
-
-
-def _try(changed: Job, words: str) -> list[str]:
-    fitting = [c for c, _ in (estimate_with_assumptions(changed, stage) for stage in changed.stages) if c.fits]
-    if not fitting:
-        return []
-    best = _cheapest(fitting)
-    return [f"{words}: {display_name(best.name)} then fits, in {format_gib(best.memory.gpu.reserved_bytes)}"]
-
-
-MOST_GPUS_TRIED = 2**20
-
-
-def _more_gpus(job: Job, words: str) -> list[str]:
-    """How many GPUs would do, doubling."""
-    gpus = job.cluster.gpus * 2
-    while gpus <= MOST_GPUS_TRIED:
-        found = _try(_changed(job, "cluster", gpus=gpus), f"{words} --gpus {gpus}".strip())
-        if found:
-            return found
-        gpus *= 2
-    return []
-
-
-def _hopeless(job: Job, candidates: list[Estimate]) -> list[str]:
-    """What to say when no number of GPUs tried is enough."""
-    last = candidates[-1].memory.gpu
-    rest = sum(t.bytes for t in last.terms if t.kind in DYNAMIC_KINDS - {"gradients", "copies"} and last.peak_moment in t.moments)
-    if rest <= (job.cluster.usable_bytes or 0):
-        return []
-    never = f"more data-parallel GPUs never shrink activations, logits and gathered layers ({format_gib(rest)} here)"
-    return [f"{never}: split the model (--tp, --pp) or the sequence"]
 
 
 def describe_model(job: Job, parameters: int) -> str:

@@ -1,15 +1,28 @@
-"""Presets: one TOML file a thing, each with its source; a user's own TOML works wherever a preset's name does."""
+"""Presets: one TOML file a thing, each with its source; a user's own TOML or JSON file works wherever a preset's name does."""
 
 from __future__ import annotations
 
 import os
+import stat
 from pathlib import Path
 from typing import Any
 
-KINDS = ("models", "gpus", "nodes", "recipes", "frameworks", "families", "quantisations", "papers")
+KINDS = ("models", "gpus", "nodes", "recipes", "frameworks", "implementations", "losses", "families", "quantisations", "papers")
+TABLES = ("targets",)
+"""Data that lies beside the presets and is not chosen by name."""
+
+REFERENCES = {
+    "models": {"quantised": "quantisations"},
+    "nodes": {"gpu": "gpus"},
+    "frameworks": {"recipe": "recipes", "implementation": "implementations"},
+    "implementations": {"loss": "losses"},
+}
+"""Fields of a preset that name another one, and of which kind that is."""
 
 LARGEST_FILE = 2_000_000
 """Bytes. A description of a job, a model or a preset is a few kilobytes; anything this large is another kind of file."""
+PATIENCE = 2.0
+"""Seconds in which somebody must have begun to write to a named pipe."""
 
 
 class PresetError(ValueError):
@@ -23,43 +36,116 @@ def folder() -> Path:
 
 
 def names(kind: str) -> list[str]:
-    """The names of all presets of a kind, sorted as a person would (numbers by value)."""
-    return sorted((file.stem for file in (folder() / kind).glob("*.toml")), key=_natural)
+    """The names of all presets of a kind, sorted as a person would: numbers by value, models by family and then by size."""
+    return sorted((file.stem for file in (folder() / kind).glob("*.toml")), key=_by_size if kind == "models" else _natural)
 
 
-def _natural(name: str) -> list[tuple[int, float, str]]:
+def _natural(name: str) -> list[tuple[int, int, str]]:
     import re
 
-    parts = re.split(r"(\d+(?:\.\d+)?)", name)
-    return [(1, float(part), "") if part[:1].isdigit() else (0, 0.0, part) for part in parts]
+    return [(1, int(part), "") if part.isdigit() else (0, 0, part) for part in re.split(r"([0-9]+)", name)]
+
+
+def _by_size(name: str) -> tuple[list[tuple[int, int, str]], float, list[tuple[int, int, str]]]:
+    """A model's family, its parameters as its name has them, and the rest of the name.
+
+    >>> sorted(["x-1.3b", "x-13b", "x-111m", "x-2-7b", "gpt2-xl", "gpt2-medium", "gpt2"], key=_by_size)
+    ['gpt2', 'gpt2-medium', 'gpt2-xl', 'x-111m', 'x-1.3b', 'x-13b', 'x-2-7b']
+    """
+    import re
+
+    from zerocalc.units import COUNT_SUFFIXES
+
+    sized = re.fullmatch(r"(.+?)-(\d+(?:\.\d+)?)([kmbt])(-.*)?", name)
+    if sized:
+        return _natural(sized[1]), float(sized[2]) * COUNT_SUFFIXES[sized[3].upper()], _natural(sized[4] or "")
+    family, _, word = name.rpartition("-")
+    order = ("small", "medium", "large", "xl")
+    return (_natural(family), 1.0 + order.index(word), []) if word in order else (_natural(name), 0.0, [])
 
 
 def nearest(wanted: str, known: list[str] | tuple[str, ...]) -> str:
-    """A clause that names the known names closest to an unknown one, or how to list them all."""
+    """A clause that names the known names closest to an unknown one, or nothing where none is close."""
     import difflib
 
     lower = wanted.lower()
-    starting = [name for name in known if lower and name.startswith(lower)]
-    close = [*starting, *(name for name in difflib.get_close_matches(lower, known, n=3, cutoff=0.5) if name not in starting)][:3]
-    return f"; nearest: {', '.join(close)}" if close else ""
+    same = {name.lower(): name for name in known}
+    starting = [name for name in known if lower and name.lower().startswith(lower)]
+    close = [same[name] for name in difflib.get_close_matches(lower, list(same), n=3, cutoff=0.5)]
+    found = list(dict.fromkeys([*starting, *close]))[:3]
+    return f"; nearest: {', '.join(found)}" if found else ""
+
+
+def is_preset(kind: str, name: str) -> bool:
+    """Whether a preset of that kind is called so, letter by letter."""
+    return any(file.name == f"{name}.toml" for file in (folder() / kind).iterdir())
+
+
+def is_path(name: str) -> bool:
+    """Whether a name that is no preset's can only be meant as a file: by its look, or because there is one."""
+    return bool(name) and (os.sep in name or name.lower().endswith((".toml", ".json")) or _exists(name))
+
+
+def _exists(path: str) -> bool:
+    try:
+        return Path(path).exists()
+    except (OSError, ValueError):  # no path can be so long, or hold such characters
+        return False
 
 
 def load(kind: str, name: str) -> dict[str, Any]:
-    """The table of a preset, or of the TOML file that ``name`` is the path of.
+    """The table of a preset, or of the TOML or JSON file that ``name`` is the path of.
 
-    Raises `PresetError`, with one line that says what would be right.
+    What a file names by a relative path lies beside that file. Raises `PresetError`, with one line that says what would be right.
     """
-    if name.endswith(".toml"):
-        return parse_toml(read_text(name), name)
-    if any(file.name == f"{name}.toml" for file in (folder() / kind).iterdir()):
+    if is_preset(kind, name):
         return parse_toml((folder() / kind / f"{name}.toml").read_text("utf-8"), name)
-    from zerocalc.units import shown
+    if not is_path(name):
+        from zerocalc.units import shown
 
-    if name.endswith(".json"):
-        raise PresetError(f"{shown(name)} is no TOML file; zerocalc.load_model reads a Hugging Face config (on the command line --model does)")
-    if os.sep in name:
-        raise PresetError(f"{shown(name)} is not a TOML file (.toml)")
-    raise PresetError(f"{shown(name)} is not a preset{nearest(name, names(kind))} (zerocalc presets {kind} lists them)")
+        raise PresetError(f"{shown(name)} is not a preset{nearest(name, names(kind))} (zerocalc presets {kind} lists them)")
+    table = read_table(name)
+    if "model_type" in table:
+        raise PresetError(f"{label(name)} is a Hugging Face config; zerocalc.load_model reads it (on the command line --model does)")
+    for field, other in REFERENCES.get(kind, {}).items():
+        table |= {field: beside(name, other, table[field])} if isinstance(table.get(field), str) else {}
+    return table
+
+
+def beside(path: str, kind: str, name: str) -> str:
+    """The path of a file that the file at ``path`` names; a preset's name stays one."""
+    if is_preset(kind, name) or not Path(path).is_file():  # what comes through a pipe lies nowhere
+        return name
+    found = str(Path(path).parent / name)
+    return found if is_path(name) or _exists(found) else name
+
+
+def read_table(path: str) -> dict[str, Any]:
+    """The table in a TOML or JSON file: what its name ends with says which, else its content."""
+    return parse(read_text(path), path)
+
+
+def parse(text: str, path: str, name: str | None = None) -> dict[str, Any]:
+    """The table in a text that came from ``path``, which ``name`` is what errors call."""
+    shown_as = label(path) if name is None else name
+    if path.lower().endswith(".toml"):
+        return parse_toml(text, shown_as)
+    if path.lower().endswith(".json") or not text.strip() or text.lstrip().startswith("{") or _is_json(text):
+        return parse_json(text, shown_as)
+    try:
+        return parse_toml(text, shown_as)
+    except PresetError as error:
+        raise PresetError(f"{error}; nor is it a JSON object") from None
+
+
+def _is_json(text: str) -> bool:
+    import json
+
+    try:
+        json.loads(text)
+    except (ValueError, RecursionError):
+        return False
+    return True
 
 
 def parse_toml(text: str, name: str) -> dict[str, Any]:
@@ -67,8 +153,9 @@ def parse_toml(text: str, name: str) -> dict[str, Any]:
     import tomllib
 
     try:
-        return tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        table: dict[str, Any] = visible(tomllib.loads(text))
+        return table
+    except (ValueError, RecursionError) as error:
         raise PresetError(f"{name} is not valid TOML: {_one_line(error)}") from None
 
 
@@ -76,8 +163,10 @@ def parse_json(text: str, name: str) -> dict[str, Any]:
     """The object in a JSON text; ``name`` is what errors call it."""
     import json
 
+    if not text.strip():
+        raise PresetError(f"{name} is empty; a JSON object is wanted")
     try:
-        value = json.loads(text)
+        value = visible(json.loads(text, object_pairs_hook=_once_each))
     except (ValueError, RecursionError) as error:
         raise PresetError(f"{name} is not valid JSON: {_one_line(error)}") from None
     if not isinstance(value, dict):
@@ -86,24 +175,93 @@ def parse_json(text: str, name: str) -> dict[str, Any]:
     return value
 
 
-def read_text(path: str) -> str:
-    """The text of a small file somebody named; refused by size before it is read.
+def _once_each(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    table = dict(pairs)
+    if len(table) < len(pairs):
+        seen: set[str] = set()
+        twice = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
+        from zerocalc.units import shown
 
-    Raises `PresetError` where it is missing, no regular file, too large, or not UTF-8.
+        raise PresetError(f"the key {shown(twice)} stands twice")
+    return table
+
+
+def visible(value: Any) -> Any:
+    r"""What a file holds, with texts that print as they read: what a terminal would obey is written out, and a line end is a space.
+
+    >>> visible({"title": "a\nb", "notes": ["\x1b[2J"]})
+    {'title': 'a b', 'notes': ['\\x1b[2J']}
     """
-    label = path if path.isprintable() else repr(path)
+    if isinstance(value, str):
+        if value.isprintable():
+            return value
+        spelled = "".join(" " if c.isspace() else c if c.isprintable() else c.encode("unicode_escape").decode() for c in value)
+        return " ".join(spelled.split())
+    if isinstance(value, dict):
+        return {visible(key): visible(item) for key, item in value.items()}
+    return [visible(item) for item in value] if isinstance(value, list) else value
+
+
+def label(path: str) -> str:
+    """A path as lines quote it: as written, unless that would not be one line."""
+    return path if path.isprintable() else repr(path)
+
+
+def read_text(path: str) -> str:
+    """The text of a small file or pipe that somebody named; never more than `LARGEST_FILE` of it is read.
+
+    Raises `PresetError` where it is missing, neither file nor pipe, too large, or not UTF-8.
+    """
     try:
-        file = Path(path)
-        if file.is_dir():
-            raise PresetError(f"{label} is a directory, not a file")
-        with file.open("rb") as stream:
-            data = stream.read(LARGEST_FILE + 1)
+        # Opening a named pipe would wait for a writer; this way reading says whether there is one.
+        descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0) | getattr(os, "O_BINARY", 0))
+        try:
+            return decode(_read_small(descriptor, path), label(path))
+        finally:
+            os.close(descriptor)
     except (OSError, ValueError) as error:
         if isinstance(error, PresetError):
             raise
         reason = error.strerror if isinstance(error, OSError) and error.strerror else "not a usable path"
-        raise PresetError(f"{label}: {reason[:1].lower()}{reason[1:]}") from None
-    return decode(data, label)
+        raise PresetError(f"{label(path)}: {reason[:1].lower()}{reason[1:]}") from None
+
+
+def _read_small(descriptor: int, path: str) -> bytes:
+    mode = os.fstat(descriptor).st_mode
+    if stat.S_ISDIR(mode):
+        raise PresetError(f"{label(path)} is a directory, not a file")
+    if not stat.S_ISREG(mode) and not stat.S_ISFIFO(mode):
+        raise PresetError(f"{label(path)} is a device, not a file")
+    return _piped(descriptor, path) if stat.S_ISFIFO(mode) else _read(descriptor)
+
+
+def _read(descriptor: int) -> bytes:
+    """What is left in a file or pipe, and one byte more than is wanted at most."""
+    data = b""
+    while len(data) <= LARGEST_FILE and (part := os.read(descriptor, LARGEST_FILE + 1 - len(data))):
+        data += part
+    return data
+
+
+def _piped(descriptor: int, path: str) -> bytes:
+    """All that comes through a pipe, however slowly, once somebody has begun to write to it."""
+    import select
+    import time
+
+    until = time.monotonic() + PATIENCE
+    while True:
+        try:
+            first = os.read(descriptor, 1)
+        except BlockingIOError:  # somebody has it open
+            select.select([descriptor], [], [])
+            continue
+        if first:
+            break
+        if time.monotonic() > until:
+            raise PresetError(f"{label(path)} is a pipe that nothing was written to")
+        time.sleep(0.01)
+    os.set_blocking(descriptor, True)
+    return first + _read(descriptor)
 
 
 def decode(data: bytes, label: str) -> str:
@@ -120,4 +278,8 @@ def decode(data: bytes, label: str) -> str:
 
 
 def _one_line(error: BaseException) -> str:
-    return "nested too deeply" if isinstance(error, RecursionError) else " ".join(str(error).split())
+    if isinstance(error, RecursionError):
+        return "nested too deeply"
+    if type(error) is ValueError:  # Python's own word on integers of thousands of digits
+        return "a number of thousands of digits"
+    return " ".join(str(error).split())

@@ -14,7 +14,7 @@ from zerocalc.estimator import estimate
 from zerocalc.formulas import estimators, published, published_activations
 from zerocalc.formulas.formula import Written
 from zerocalc.ledger import Term, record
-from zerocalc.modules.base import Saved, layout
+from zerocalc.modules.base import layout
 from zerocalc.modules.layers import architecture
 from zerocalc.results import Estimate
 from zerocalc.schedule import VOLUME_FACTOR, Collective
@@ -226,11 +226,8 @@ def saved_by_layer(technique: str, *, hidden: int, heads: int, seq: int, micro_b
     how = TECHNIQUES[technique]
     shape = {"layers": 1, "hidden": hidden, "heads": heads, "seq": seq, "micro_batch": micro_batch, "tp": tp if how.tensor else 1}
     job = layered(shape, how.sequence, how.recompute)
-    arch = architecture(job.model, layout(job, seq))
-    kept: list[Saved] = [tensor for module in arch.layer for tensor in module.saved] if arch else []
-    if how.recompute == "full":
-        kept = kept[:1]
-    return sum(tensor.bytes for tensor in kept if not (how.recompute == "selective" and tensor.rebuilt))
+    arch = architecture(job.model, layout(job, seq), job.implementation)
+    return sum(module.kept_bytes for module in arch.layer) if arch else 0
 
 
 def closed_layer(technique: str, *, hidden: int, heads: int, seq: int, micro_batch: int, tp: int) -> int:

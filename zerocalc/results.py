@@ -15,7 +15,7 @@ Verdict = Literal["fits", "does_not_fit", "unknown"]
 
 @record
 class AtPeak:
-    """The peak, split; the three sum to it [bytes]."""
+    """The peak, split; the three sum to it [bytes]. What is not known counts nowhere: `GpuMemory.activations_known` and ``unknown`` say so."""
 
     states_bytes: int
     activations_bytes: int
@@ -31,6 +31,7 @@ class GpuMemory:
     peak_moment: Moment
     moments: dict[Moment, int]
     at_peak: AtPeak
+    activations_known: bool
     reserved_bytes: int
     unknown: tuple[str, ...]
     terms: tuple[Term, ...]
@@ -55,13 +56,17 @@ class Memory:
 
 @record
 class Communication:
-    """Traffic of one optimizer step on one rank: the paper's volume (elements over the rank's parameters) and the ring's bytes."""
+    """Traffic of one optimizer step on one rank: the paper's volume (elements over the rank's parameters) and the ring's bytes.
+
+    ``unknown`` names what is sent too and is in no figure; with any of it ``sent_bytes_per_gpu`` is the known part.
+    """
 
     volume_params: float
     ratio_to_dp: float | None
     sent_bytes_per_gpu: int
     inter_node_bytes_per_gpu: int | None
     host_bytes_per_gpu: int
+    unknown: tuple[str, ...]
     collectives: tuple[Collective, ...]
 
 
@@ -75,6 +80,20 @@ class Estimate:
     communication: Communication
     time: None
     fits: bool | None
+
+
+def display_name(name: str) -> str:
+    """A stage's name as people write it.
+
+    >>> display_name("zero-3"), display_name("ddp")
+    ('ZeRO-3', 'DDP')
+    """
+    return name.upper() if name == "ddp" else name.replace("zero", "ZeRO")
+
+
+def cheapest(candidates: list[Estimate]) -> Estimate:
+    """The one that sends least; of those that send the same, the one that shards least."""
+    return min(candidates, key=lambda c: (c.communication.sent_bytes_per_gpu, c.stage))
 
 
 @record

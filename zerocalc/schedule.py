@@ -22,6 +22,8 @@ VOLUME_FACTOR: dict[Op, int] = {
 
 POINT_TO_POINT: frozenset[Op] = frozenset({"copy", "send_recv"})
 NETWORK_FABRICS = frozenset({"node", "network"})
+HOST_TRAFFIC = "host traffic"
+"""What an answer calls copies to and from the host where they are unknown; other unknown traffic is the network's."""
 
 
 @record

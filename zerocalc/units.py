@@ -33,13 +33,22 @@ LARGEST_COUNT = 10**18
 LARGEST_WHOLE = 10**9
 """The bound for dimensions and degrees (layers, hidden size, sequence length, GPUs)."""
 LARGEST_BYTES = 10**21
+SMALLEST_AMOUNT = 10**6
+"""No memory, bandwidth or speed of a machine is smaller (bytes, bytes/s, FLOP/s): a smaller number has lost its unit."""
 
-_NUMBER = re.compile(r"\s*(?P<number>(?:\d[\d_]*(?:\.\d+)?|\.\d+)(?:[eE][+-]?\d{1,3})?)\s*(?P<suffix>[A-Za-z/]*)\s*", re.ASCII)
+_NUMBER = re.compile(r"\s*(?P<number>(?:\d+(?:_\d+)*(?:\.\d+)?|\.\d+)(?:[eE][+-]?\d{1,3})?)\s*(?P<suffix>[A-Za-z/]*)\s*", re.ASCII)
 _LONGEST_SHOWN = 40
+_MEMORY, _RATE, _FLOPS = (
+    "an amount of memory such as 80GB (1e9) or 80GiB (2^30)",
+    "a bandwidth such as 400Gbps or 50GB/s",
+    "a speed such as 989TFLOPS",
+)
 
 
 def shown(value: object) -> str:
-    """The value as an error line quotes it: one line, and not longer than a line."""
+    """The value as an error line quotes it: one line, not longer than a line, spelled as in files."""
+    if value is None or isinstance(value, bool):
+        return "null" if value is None else str(value).lower()
     try:
         text = repr(value)
     except ValueError:  # an integer of thousands of digits, which Python does not spell
@@ -110,7 +119,7 @@ def parse_whole(value: object) -> int:
     >>> parse_whole("4096")
     4096
     """
-    if isinstance(value, str) and not re.fullmatch(r"\s*-?\d[\d_]*\s*", value, re.ASCII):
+    if isinstance(value, str) and not re.fullmatch(r"\s*-?\d+(?:_\d+)*\s*", value, re.ASCII):
         raise ValueError(f"{shown(value)} is not a whole number")
     return _positive(value, _scaled(value, COUNT_SUFFIXES, "a whole number", LARGEST_WHOLE))
 
@@ -122,17 +131,34 @@ def _positive(value: object, number: int) -> int:
 
 
 def parse_bytes(value: object) -> int:
-    """An amount of memory [bytes]; a text needs its unit, a number is in bytes already.
+    """An amount of memory [bytes]; a text needs its unit, a number is in bytes already. A part of a byte is dropped.
 
     >>> parse_bytes("80GB"), parse_bytes("80GiB")
     (80000000000, 85899345920)
     """
-    return _scaled(value, BYTE_SUFFIXES, "an amount of memory such as 80GB (1e9) or 80GiB (2^30)", LARGEST_BYTES)
+    return _scaled(value, BYTE_SUFFIXES, _MEMORY, LARGEST_BYTES)
+
+
+def parse_memory(value: object) -> int:
+    """As `parse_bytes`, of a GPU or a host: nothing, or at least a megabyte.
+
+    >>> parse_memory("0.47GiB"), parse_memory(0)
+    (504658657, 0)
+    """
+    number = parse_bytes(value)
+    return 0 if value == 0 else _of_a_machine(value, number, "1 MB", _MEMORY)
 
 
 def parse_capacity(value: object) -> int:
-    """As `parse_bytes`, but at least one byte."""
-    return _positive(value, parse_bytes(value))
+    """As `parse_memory`, but not nothing."""
+    return _of_a_machine(value, _positive(value, parse_bytes(value)), "1 MB", _MEMORY)
+
+
+def _of_a_machine(value: object, number: int, least: str, wanted: str) -> int:
+    """Refuse what is too small for a machine: 80 where 80 GB were meant."""
+    if number < SMALLEST_AMOUNT:
+        raise ValueError(f"{shown(value)} is less than {least}; wanted: {wanted}")
+    return number
 
 
 def parse_rate(value: object) -> int:
@@ -141,7 +167,8 @@ def parse_rate(value: object) -> int:
     >>> parse_rate("400Gbps"), parse_rate("50GB/s")
     (50000000000, 50000000000)
     """
-    return _positive(value, _scaled(value, RATE_SUFFIXES, "a bandwidth such as 400Gbps or 50GB/s", LARGEST_BYTES))
+    number = _positive(value, _scaled(value, RATE_SUFFIXES, _RATE, LARGEST_BYTES))
+    return number if isinstance(value, str) else _of_a_machine(value, number, "1 MB/s", _RATE)
 
 
 def parse_flops(value: object) -> int:
@@ -150,7 +177,8 @@ def parse_flops(value: object) -> int:
     >>> parse_flops("989TFLOPS")
     989000000000000
     """
-    return _positive(value, _scaled(value, FLOPS_SUFFIXES, "a speed such as 989TFLOPS", LARGEST_BYTES))
+    number = _positive(value, _scaled(value, FLOPS_SUFFIXES, _FLOPS, LARGEST_BYTES))
+    return number if isinstance(value, str) else _of_a_machine(value, number, "1 MFLOPS", _FLOPS)
 
 
 def parse_fraction(value: object) -> float:
@@ -173,7 +201,7 @@ def parse_fraction(value: object) -> float:
 
 Count = Annotated[int, BeforeValidator(parse_count)]
 Whole = Annotated[int, BeforeValidator(parse_whole)]
-Bytes = Annotated[int, BeforeValidator(parse_bytes)]
+Bytes = Annotated[int, BeforeValidator(parse_memory)]
 Capacity = Annotated[int, BeforeValidator(parse_capacity)]
 Rate = Annotated[int, BeforeValidator(parse_rate)]
 Flops = Annotated[int, BeforeValidator(parse_flops)]
@@ -181,17 +209,27 @@ Fraction = Annotated[float, BeforeValidator(parse_fraction)]
 
 
 def format_count(number: int) -> str:
-    """A count in the largest suffix that keeps four digits.
+    """A count with two decimals in the suffix that leaves at most three digits before them.
 
-    >>> format_count(7_500_000_000), format_count(8_030_261_248), format_count(999)
-    ('7.5B', '8.03B', '999')
+    >>> format_count(7_500_000_000), format_count(999_999_999_999), format_count(999), format_count(10**18)
+    ('7.5B', '1T', '999', '1e18')
     """
-    for suffix in ("T", "B", "M", "K"):
-        size = COUNT_SUFFIXES[suffix]
-        if number >= size:
-            text = f"{number / size:.2f}"
-            return (text.rstrip("0").rstrip(".")) + suffix
-    return str(number)
+    if number < 1000:
+        return str(number)
+    for suffix in ("K", "M", "B", "T"):
+        amount = f"{number / COUNT_SUFFIXES[suffix]:.2f}"
+        if float(amount) < 1000:
+            return amount.rstrip("0").rstrip(".") + suffix
+    return f"{number:.3g}".replace("e+", "e")
+
+
+def format_multiple(value: float, digits: int) -> str:
+    """A multiple, such as of Ψ, in so many digits, never as a power of ten while it is not tiny.
+
+    >>> format_multiple(1.5, 3), format_multiple(500_000, 3), format_multiple(2.0, 4)
+    ('1.5', '500,000', '2')
+    """
+    return f"{value:,.0f}" if value >= 10**digits else f"{value:.{digits}g}"
 
 
 def format_gib(number: int) -> str:
@@ -213,15 +251,19 @@ def figure(number: float, size: float) -> str:
     return f"{value:,.2f}" if value == 0 or abs(value) >= 0.005 else f"{value:.2g}"
 
 
-def byte_unit(largest: int, binary: bool) -> tuple[str, str, int]:
-    """(name, what it is, bytes) of the unit in which a table of bytes up to ``largest`` is best read.
+LEAST_OF_A_UNIT = 2.5
+"""A table whose largest amount is smaller is shown in the unit below: most of its others would keep one digit."""
+
+
+def byte_unit(largest: int, binary: bool, least: float = LEAST_OF_A_UNIT) -> tuple[str, str, int]:
+    """(name, what it is, bytes) of the unit in which a table of bytes up to ``largest`` is best read; it is at least ``least`` of them.
 
     >>> byte_unit(160_000_000_000, binary=False), byte_unit(16_000, binary=True)
     (('GB', '1e9', 1000000000), ('KiB', '2^10', 1024))
     """
     base = 1024 if binary else 1000
     power = 3
-    while power > 0 and largest < base**power / 10:
+    while power > 0 and largest < least * base**power:
         power -= 1
     while power < 5 and largest >= 100 * base ** (power + 1):
         power += 1

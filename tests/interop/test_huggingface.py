@@ -64,17 +64,11 @@ def test_totals_of_built_classes(name: str) -> None:
 
 
 def shapes(modules: Iterable[Module]) -> Counter[tuple[int, ...]]:
-    """Shapes with their sides sorted: GPT-2 stores its matrices the other way round."""
-    return Counter(tuple(sorted(parameter.shape)) for module in modules for parameter in module.parameters)
+    return Counter(tuple(parameter.shape) for module in modules for parameter in module.parameters)
 
 
 def built_shapes(tensors: dict[str, list[int]]) -> Counter[tuple[int, ...]]:
-    """The built class's shapes; GPT-2's fused c_attn as the three projections that it holds."""
-    out: Counter[tuple[int, ...]] = Counter()
-    for name, shape in tensors.items():
-        parts = 3 if "c_attn" in name else 1
-        out[tuple(sorted((*shape[:-1], shape[-1] // parts)))] += parts
-    return out
+    return Counter(tuple(shape) for shape in tensors.values())
 
 
 @pytest.mark.parametrize("name", TENSORS)
@@ -318,12 +312,19 @@ def test_rates_that_are_none(bad: object) -> None:
     assert refusal(LLAMA | {"attention_dropout": bad}).startswith("config.json: attention_dropout: ")
 
 
+@pytest.mark.parametrize("bad", [3, True, ["gelu"], {"a": 1}])
+def test_activations_are_named(bad: object) -> None:
+    assert refusal(GPT2 | {"activation_function": bad}).startswith("config.json: activation_function: ")
+    assert refusal(LLAMA | {"hidden_act": bad}).startswith("config.json: hidden_act: ")
+    assert read(LLAMA | {"hidden_act": None}) == read(LLAMA)
+
+
 # Titles
 
 
 TITLES = [
     *[("meta-llama/Llama-3.1-8B", "meta-llama/Llama-3.1-8B"), (" a ", "a")],
-    *[("", "llama"), (None, "llama"), (3, "llama"), ("a\nb", "llama"), ("x" * 201, "llama")],
+    *[(bad, "llama (config.json)") for bad in ("", None, 3, "a\nb", "x" * 201)],
 ]
 
 

@@ -17,21 +17,14 @@ from zerocalc.modules.base import Module
 from zerocalc.modules.layers import architecture
 
 MEASURED: dict[str, Any] = json.loads((Path(__file__).parents[1] / "data" / "measured_params.json").read_text("utf-8"))["models"]
-FUSED = 3
-"""The projections that GPT-2's class keeps in one tensor; a model of that kind lists them one by one."""
 
 
 def shapes(modules: Iterable[Module]) -> Counter[tuple[int, ...]]:
-    """Shapes of all tensors, their sides sorted: GPT-2 keeps its matrices the other way round."""
-    return Counter(tuple(sorted(parameter.shape)) for module in modules for parameter in module.parameters)
+    return Counter(parameter.shape for module in modules for parameter in module.parameters)
 
 
 def built(tensors: dict[str, list[int]]) -> Counter[tuple[int, ...]]:
-    out: Counter[tuple[int, ...]] = Counter()
-    for name, shape in tensors.items():
-        parts = FUSED if name.startswith("attn.c_attn.") else 1
-        out[tuple(sorted((*shape[:-1], shape[-1] // parts)))] += parts
-    return out
+    return Counter(tuple(shape) for shape in tensors.values())
 
 
 @pytest.mark.parametrize("name", MEASURED)

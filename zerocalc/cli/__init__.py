@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 import sys
 from collections.abc import Callable
+from functools import partial
 from importlib import import_module
-from io import TextIOWrapper
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
 from zerocalc import __version__
+from zerocalc.cli import streams
 from zerocalc.cli.errors import UserError
 from zerocalc.cli.flags import FLAG_OF_PATH
+from zerocalc.units import shown
 
 COMMANDS = ("plan", "explain", "step", "params", "paper", "presets")
 INTERRUPTED = 130
@@ -32,6 +31,13 @@ class Sections(TyperCommand):
         for parameter in self.params:
             if not parameter.required:
                 parameter.process_value = _unless_absent(parameter.process_value)  # type: ignore[method-assign]
+
+    def make_parser(self, ctx: Any) -> Any:
+        """The parser, which takes no option twice with different values: one of them would not count."""
+        parser = super().make_parser(ctx)
+        for option in {id(option): option for option in getattr(parser, "_long_opt", {}).values()}.values():
+            option.process = partial(_once, option, option.process)
+        return parser
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write the options, section by section."""
@@ -49,6 +55,18 @@ class Sections(TyperCommand):
 def _unless_absent(process: Callable[[Any, Any], Any]) -> Any:
     """Spare typer the validator that it builds for each parameter, be it only to find that there is no value."""
     return lambda context, value: None if value is None else process(context, value)
+
+
+def _once(option: Any, process: Callable[[Any, Any], Any], value: Any, state: Any) -> None:
+    """Process an option, unless it was given another value before."""
+    new = value if option.takes_value else option.const
+    before = state.opts.get(option.dest, new)
+    if before != new:
+        name = option.obj.opts[0]
+        if option.takes_value:
+            raise UserError(f"{name}: is given twice, as {shown(before)} and {shown(new)}")
+        raise UserError(f"{name}: contradicts --no-{name[2:]}, which is given too")
+    process(value, state)
 
 
 class Lazy(TyperGroup):
@@ -88,16 +106,10 @@ def _root(version: Annotated[bool, typer.Option("--version", callback=_version, 
 
 def main() -> None:
     """Run the program: 0 answered, 1 where a check says no, 2 bad input in one line on stderr."""
-    if sys.stdout is None:  # closed by whoever started us
-        sys.stdout = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 - it stays open as long as the program
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, TextIOWrapper):
-            stream.reconfigure(errors="replace")  # a terminal that lacks Ψ shows a question mark
-    status = run(sys.argv[1:])
-    try:
-        sys.stdout.flush()
-    except OSError as error:
-        status = _unwritable(error)
+    there = streams.prepare()
+    status = streams.flush(run(sys.argv[1:]))
+    if not there and status != streams.REFUSED:
+        status = streams.refuse("standard output: it is closed, so there is nowhere to print to")
     sys.exit(status)
 
 
@@ -106,15 +118,15 @@ def run(arguments: list[str]) -> int:
     try:
         return app(arguments or ["--help"], prog_name="zerocalc", standalone_mode=False) or 0
     except (UserError, ValueError) as error:
-        return _refuse(_worded(error))
+        return streams.refuse(_worded(error))
     except SystemExit:  # typer's answer to a closed pipe, and to nothing else: commands return their status
-        return _unwritable(BrokenPipeError())
+        return streams.unwritable(BrokenPipeError())
     except OSError as error:  # files are read elsewhere, and their errors worded there
-        return _unwritable(error)
+        return streams.unwritable(error)
     except (KeyboardInterrupt, typer.Abort):
         return INTERRUPTED
     except typer.TyperException as error:
-        return _refuse(error.format_message().rstrip("."))
+        return streams.refuse(error.format_message().rstrip("."))
 
 
 def _worded(error: Exception) -> str:
@@ -126,21 +138,3 @@ def _worded(error: Exception) -> str:
     if not isinstance(error, FieldError):
         raise error
     return f"{FLAG_OF_PATH.get(error.path, error.path)}: {error}"
-
-
-def _refuse(text: str) -> int:
-    line = " ".join(text.split())
-    # A path or a name can hold what the terminal cannot spell, or would obey.
-    safe = "".join(character if character.isprintable() else "?" for character in line)
-    encoding = sys.stderr.encoding or "utf-8"
-    sys.stderr.write(f"error: {safe}\n".encode(encoding, "replace").decode(encoding))
-    return 2
-
-
-def _unwritable(error: OSError) -> int:
-    """Output cannot be written: no error where its reader has gone, one line where a disk is full."""
-    with contextlib.suppress(OSError, ValueError):  # what is left in buffers goes nowhere, so that nothing complains at exit
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    if isinstance(error, BrokenPipeError):
-        return 0
-    return _refuse(f"standard output: {error.strerror or error}")

@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Optional
+from typing import TYPE_CHECKING, Annotated, Any, Optional
 
 import typer
 
 from zerocalc.cli import Sections, new_app
 from zerocalc.cli.errors import UserError
 from zerocalc.cli.flags import AsJson, JobFile, job_flags
-from zerocalc.cli.jobs import make_job
+from zerocalc.cli.jobs import make_plan
+from zerocalc.cli.streams import print_json
+from zerocalc.units import shown
+
+if TYPE_CHECKING:
+    from zerocalc.results import Plan
 
 app = new_app()
 Wanted = Annotated[
     Optional[str],  # noqa: UP045
     typer.Option(
-        "--term", metavar="TEXT", help="Only entries of this name or kind; activations come tensor by tensor.", rich_help_panel="Input and output"
+        "--term",
+        metavar="TEXT",
+        help="Only entries of this name or kind, or of a row of plan; activations come tensor by tensor.",
+        rich_help_panel="Input and output",
     ),
 ]
 
@@ -24,21 +32,30 @@ Wanted = Annotated[
 @job_flags
 def explain(*, given: dict[str, Any], job_file: JobFile = None, as_json: AsJson = False, term: Wanted = None) -> int:
     """Write out every number of a plan: its formula in symbols, the numbers put in, the result, the source, the assumption."""
-    from zerocalc.planner import plan
-
-    answer = plan(make_job(given, job_file))
+    answer = make_plan(given, job_file)
     from zerocalc import explained
 
     explanations = explained.explain(answer, term)
-    if not any(e.terms or e.collectives for e in explanations):
-        names = dict.fromkeys(t.name for c in answer.candidates for t in c.memory.gpu.terms)
-        raise UserError(f"--term: {term!r} names no entry; the entries are {', '.join(names)}")
+    if term is not None and not (term.strip() and any(e.terms or e.collectives for e in explanations)):
+        raise UserError(f"--term: {_unknown(term, answer)}")
     if as_json:
-        from zerocalc.document import to_json
-
-        typer.echo(to_json(explained.document(answer, explanations)))
+        print_json(explained.document(answer, explanations))
     else:
         from zerocalc.render.explanations import show
 
         show(answer, explanations, whole=term is None)
     return 0
+
+
+def _unknown(term: str, answer: Plan) -> str:
+    """Why a term has no entry, and which do."""
+    from zerocalc.explained import names, row_name
+    from zerocalc.presets import nearest
+
+    known = names(answer)
+    if {term.strip().lower(), row_name(term)} & {name for c in answer.candidates for name in c.memory.gpu.unknown}:
+        return f"{shown(term)} is unknown here; give --model, or --layers --hidden --heads, and --seq"
+    if row_name(term):
+        return f"{shown(term)} is nothing in this plan"
+    entries = ", ".join(dict.fromkeys(t.name for c in answer.candidates for t in c.memory.gpu.terms))
+    return f"{shown(term)} names no entry{nearest(term.strip(), known) or f'; the entries are {entries}'}"

@@ -39,6 +39,10 @@ FLAGS = (
     Flag("--model", "model", "NAME|FILE", "A preset, a TOML file, or a Hugging Face config.json.", MODEL, "models"),
     Flag("--params", "model.params", "COUNT", "Number of parameters alone: 7.5B, 350M.", MODEL),
     Flag("--trainable", "model.trainable", "COUNT", "Parameters that are trained, if not all; the rest is frozen.", MODEL),
+    Flag("--lora-rank", "model.lora.rank", "N", "Freeze the model and train adapters of this rank (LoRA).", MODEL),
+    Flag("--lora-targets", "model.lora.targets", "NAMES|all-linear", "Layers with adapters: q_proj,v_proj (default: PEFT's).", MODEL),
+    Flag("--lora-dtype", "model.lora.dtype", "fp32|bf16|fp16", "Dtype of the adapters (default fp32, as PEFT makes them).", MODEL),
+    Flag("--lora-dropout", "model.lora.dropout", "FRACTION", "Dropout before the adapters (default 0).", MODEL),
     Flag("--quantise", "model.quantised", "NAME|FILE", "Format of a frozen base: nf4, nf4-double, int8, fp8, gptq-4bit.", MODEL, "quantisations"),
     Flag("--blocks", "model.blocks", "N", "Equal blocks that --params is cut into, for gathers at stage 3.", MODEL),
     Flag("--kind", "model.kind", "gpt2|llama", "Kind of the layers described by the flags below (default gpt2).", MODEL),
@@ -51,6 +55,7 @@ FLAGS = (
     Flag("--vocab", "model.vocab", "N", "Vocabulary size (default: GPT-2's 50257; kind llama: 32000).", MODEL),
     Flag("--positions", "model.positions", "N", "Learned positions (kind gpt2; default 1024, or the sequence length).", MODEL),
     Flag("--tied-embeddings", "model.tied_embeddings", "", "Head and embedding share one tensor (default: kind gpt2 yes, llama no).", MODEL),
+    Flag("--activation", "model.activation", "NAME", "MLP's activation: silu, gelu, gelu_new, relu … (default: the kind's).", MODEL),
     Flag("--gpus", "cluster.gpus", "N", "GPUs in all.", MACHINE),
     Flag("--gpu", "cluster.gpu", "NAME|FILE", "Kind of GPU, for what fits: h100-80g.", MACHINE, "gpus"),
     Flag("--gpu-memory", "cluster.gpu_memory", "BYTES", "Usable memory of a GPU: 80GB (1e9) or 80GiB (2^30).", MACHINE),
@@ -63,8 +68,12 @@ FLAGS = (
     Flag("--seq", "training.seq", "N", "Sequence length in tokens.", RUN),
     Flag("--micro-batch", "training.micro_batch", "N", "Sequences per GPU and pass (default 1).", RUN),
     Flag("--accumulation", "training.accumulation", "N", "Micro-batches per optimizer step (default 1).", RUN),
-    Flag("--recompute", "training.recompute", "none|selective|full", "Activation recomputation (default none).", RUN),
-    Flag("--attention", "training.attention", "flash|eager", "Attention kernel (default flash).", RUN),
+    Flag("--recompute", "training.recompute", "none|selective|operators|full", "Activation recomputation (default none).", RUN),
+    Flag("--recompute-every", "training.recompute_every", "N", "Recompute one layer in N (default 1: all).", RUN),
+    Flag("--recompute-modules", "training.recompute_modules", "LIST", "Selective: core_attn, mlp, moe (default core_attn).", RUN),
+    Flag("--attention", "training.attention", "flash|efficient|math|eager", "Attention kernel (default flash).", RUN),
+    Flag("--implementation", "implementation", "NAME|FILE", "Whose layers (default: the framework's): huggingface.", RUN, "implementations"),
+    Flag("--loss", "loss", "NAME|FILE", "What the loss makes of logits (default: the implementation's).", RUN, "losses"),
     Flag("--recipe", "recipe", "NAME|FILE", "State rows and dtypes (default: the framework's, mixed-adam).", RUN, "recipes"),
     Flag("--framework", "framework", "NAME|FILE", "Whose behaviour (default paper: ZeRO as published).", ZERO, "frameworks"),
     Flag("--stage", "zero.stage", "0,1,2,3", "ZeRO stages to show; 0 is DDP (default: all).", ZERO),
@@ -79,7 +88,7 @@ FLAGS = (
     Flag("--allgather-bucket-size", "zero.allgather_bucket_size", "COUNT", "Elements per all-gather bucket (default 500M).", RESIDUAL),
     Flag("--overlap-comm", "zero.overlap_comm", "", "Overlap traffic with backward; doubles buckets at 1 and 2 (default on).", RESIDUAL),
     Flag("--defragment", "zero.defragment", "", "M_D: contiguous buffers, nothing lost (default on).", RESIDUAL),
-    Flag("--fragmentation", "zero.fragmentation", "FRACTION", "Share of dynamic memory lost with --no-defragment (0.3).", RESIDUAL),
+    Flag("--fragmentation", "zero.fragmentation", "FRACTION", "With --no-defragment: bytes lost per dynamic byte in use (0.3).", RESIDUAL),
 )  # fmt: skip
 
 COUNT_WITH = "count_with"
@@ -99,17 +108,13 @@ def _names(kind: str) -> Callable[[str], list[str]]:
     return complete
 
 
-def _option(flag: Flag) -> Any:
+def option(flag: Flag) -> Any:
+    """The typer option of a flag."""
     if flag.switch:
         names = [f"{flag.name}/--no-{flag.name[2:]}"] + ([flag.alias] if flag.alias else [])
         return typer.Option(*names, help=flag.help, rich_help_panel=flag.panel, show_default=False)
     complete = _names(flag.complete) if flag.complete else None
     return typer.Option(flag.name, metavar=flag.metavar, help=flag.help, rich_help_panel=flag.panel, show_default=False, autocompletion=complete)
-
-
-def option(path: str) -> Any:
-    """The option of the flag that sets a field, for commands that take no whole job."""
-    return _option(next(flag for flag in FLAGS if flag.path == path))
 
 
 def job_flags(command: Callable[..., int | None]) -> Callable[..., int | None]:
@@ -126,7 +131,7 @@ def job_flags(command: Callable[..., int | None]) -> Callable[..., int | None]:
             flag.parameter,
             inspect.Parameter.KEYWORD_ONLY,
             default=None,
-            annotation=Annotated[Optional[bool] if flag.switch else Optional[str], _option(flag)],  # noqa: UP045 - typer reads Optional
+            annotation=Annotated[Optional[bool] if flag.switch else Optional[str], option(flag)],  # noqa: UP045 - typer reads Optional
         )
         for flag in FLAGS
     ]

@@ -9,6 +9,7 @@ import typer
 from zerocalc.cli import Sections, new_app
 from zerocalc.cli.errors import UserError
 from zerocalc.cli.flags import AsJson
+from zerocalc.cli.streams import print_json
 from zerocalc.presets import PresetError
 
 app = new_app()
@@ -37,10 +38,8 @@ def paper(table: Wanted = None, *, as_json: AsJson = False) -> int:
     except PresetError as error:
         raise UserError(f"TABLE: {error}") from None
     if as_json:
-        from zerocalc.document import to_json
-
         whole = {"comparison": papers.comparison()} if table is None else {}
-        typer.echo(to_json({"schema_version": 1, **whole, "tables": tables}))
+        print_json({"schema_version": 1, **whole, "tables": tables})
     else:
         from zerocalc.render import papers as view
 

@@ -2,35 +2,44 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Optional
+from typing import Annotated, Any, Optional
 
 import typer
 
 from zerocalc.cli import Sections, new_app
-from zerocalc.cli.flags import AsJson, CountWith, option
+from zerocalc.cli.errors import UserError
+from zerocalc.cli.flags import FLAG_OF_PATH, FLAGS, AsJson, CountWith, option
 from zerocalc.cli.jobs import make_model
+from zerocalc.cli.streams import print_json
+from zerocalc.presets import label
 
 app = new_app()
-Quantise = Annotated[Optional[str], option("model.quantised")]  # noqa: UP045 - typer reads Optional
+TAKEN = ("model.quantised", "model.lora.rank", "model.lora.targets")
+QUANTISE, RANK, TARGETS = (next(flag for flag in FLAGS if flag.path == path) for path in TAKEN)
 
 
 @app.command(cls=Sections)
 def params(
     model: Annotated[str, typer.Argument(metavar="CONFIG|PRESET", help="A preset, a TOML file, or a config.json.")],
     *,
-    quantise: Quantise = None,
+    quantise: Annotated[Optional[str], option(QUANTISE)] = None,  # noqa: UP045 - typer reads Optional
+    lora_rank: Annotated[Optional[str], option(RANK)] = None,  # noqa: UP045
+    lora_targets: Annotated[Optional[str], option(TARGETS)] = None,  # noqa: UP045
     count_with: CountWith = None,
     as_json: AsJson = False,
 ) -> int:
     """Count a model's parameters by component, and the bytes that a checkpoint of it takes."""
     from zerocalc.counting import count_parameters
 
-    described = make_model(model, count_with, quantise)
-    counts = count_parameters(described)
+    given: dict[str, Any] = {QUANTISE.path: quantise, RANK.path: lora_rank, TARGETS.path: lora_targets}
+    described = make_model(model, {path: value for path, value in given.items() if value is not None}, count_with)
+    try:
+        counts = count_parameters(described)
+    except ValueError as error:
+        blamed = FLAG_OF_PATH.get(getattr(error, "path", ""), f"CONFIG|PRESET {label(model)}")
+        raise UserError(f"{blamed}: {error}") from None
     if as_json:
-        from zerocalc.document import to_json
-
-        typer.echo(to_json(counts))
+        print_json(counts)
     else:
         from zerocalc.render.counts import show
 

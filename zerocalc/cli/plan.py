@@ -9,7 +9,8 @@ import typer
 from zerocalc.cli import Sections, new_app
 from zerocalc.cli.errors import UserError
 from zerocalc.cli.flags import AsJson, JobFile, job_flags
-from zerocalc.cli.jobs import make_job
+from zerocalc.cli.jobs import make_plan
+from zerocalc.cli.streams import print_json, tell
 
 app = new_app()
 FORMATS = ("table", "json", "csv", "markdown")
@@ -25,22 +26,21 @@ def plan(
     output_format: Annotated[
         str, typer.Option("--format", metavar="|".join(FORMATS), help="How to print the answer.", rich_help_panel="Input and output")
     ] = "table",
-    check: Annotated[bool, typer.Option("--check", help="Exit 1 unless something fits.", rich_help_panel="Input and output")] = False,
+    check: Annotated[bool, typer.Option("--check", help="Exit 1 unless something is known to fit.", rich_help_panel="Input and output")] = False,
 ) -> int:
     """Say what a training job needs per GPU and sends per step, at each ZeRO stage, and what fits."""
-    from zerocalc.planner import plan as make_plan
-
     if output_format not in FORMATS:
         raise UserError(f"--format: {output_format!r} is not one of {', '.join(FORMATS)}")
     if as_json and output_format not in ("table", "json"):
         raise UserError(f"--json: contradicts --format {output_format}")
-    answer = make_plan(make_job(given, job_file))
+    answer = make_plan(given, job_file)
     if as_json or output_format == "json":
-        from zerocalc.document import to_json
-
-        typer.echo(to_json(answer))
+        print_json(answer)
     else:
         from zerocalc.render import plans
 
         {"table": plans.show, "csv": plans.show_csv, "markdown": plans.show_markdown}[output_format](answer)
+    if check and answer.verdict == "unknown":
+        missing = "--gpu or --gpu-memory says what there is" if answer.job.cluster.usable_bytes is None else "not all memory is known"
+        tell(f"--check: what fits is unknown: {missing}")
     return 1 if check and answer.verdict != "fits" else 0

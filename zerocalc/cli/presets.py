@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Optional
+from importlib import import_module
+from typing import TYPE_CHECKING, Annotated, Any, Optional
 
 import typer
 
@@ -10,10 +11,15 @@ from zerocalc import presets as store
 from zerocalc.cli import Sections, new_app
 from zerocalc.cli.errors import UserError
 from zerocalc.cli.flags import AsJson
+from zerocalc.cli.jobs import validated
+from zerocalc.cli.streams import print_json
+
+if TYPE_CHECKING:
+    from zerocalc.spec.base import Spec
 
 app = new_app()
 Kind = Annotated[Optional[str], typer.Argument(metavar="[KIND]", help=f"One of {', '.join(store.KINDS)}.", autocompletion=lambda: list(store.KINDS))]  # noqa: UP045
-Name = Annotated[Optional[str], typer.Argument(metavar="[NAME]", help="A preset of that kind.")]  # noqa: UP045
+Name = Annotated[Optional[str], typer.Argument(metavar="[NAME]", help="A preset of that kind, or a file of yours, which is checked.")]  # noqa: UP045
 
 
 @app.command(cls=Sections)
@@ -22,21 +28,49 @@ def presets(kind: Kind = None, name: Name = None, *, as_json: AsJson = False) ->
     if kind is not None and kind not in store.KINDS:
         near = store.nearest(kind, store.KINDS)
         raise UserError(f"KIND: {kind!r} is not a kind of preset{near}; the kinds are {', '.join(store.KINDS)}")
-    try:
-        tables = {one: store.load(kind, one) for one in (store.names(kind) if name is None else [name])} if kind else {}
-    except store.PresetError as error:
-        raise UserError(f"NAME: {error}") from None
-    if as_json:
-        from zerocalc.document import to_json
+    if kind is None:
+        kinds = {one: store.names(one) for one in store.KINDS}
+        if as_json:
+            print_json(kinds)
+        else:
+            from zerocalc.render.presets import show_kinds
 
-        typer.echo(to_json(tables if kind else {one: store.names(one) for one in store.KINDS}))
+            show_kinds(kinds)
+        return 0
+    if as_json:
+        print_json({one: _in_plain_numbers(kind, one) for one in (store.names(kind) if name is None else [name])})
         return 0
     from zerocalc.render import presets as view
 
-    if kind is None:
-        view.show_kinds({one: store.names(one) for one in store.KINDS})
-    elif name is None:
-        view.show_names(kind, tables)
+    if name is None:
+        view.show_names(kind, {one: store.load(kind, one) for one in store.names(kind)})
     else:
-        view.show_one(kind, name, tables[name])
+        view.show_one(kind, store.label(name), _checked(kind, name)[0])
     return 0
+
+
+def _in_plain_numbers(kind: str, name: str) -> dict[str, Any]:
+    """A preset's fields, each figure as a number of what its key says: bytes, FLOP/s."""
+    table, made = _checked(kind, name)
+    plain = made.model_dump(mode="json", by_alias=True, exclude_unset=True)
+    return {key: plain.get(key, value) for key, value in table.items()}
+
+
+def _checked(kind: str, name: str) -> tuple[dict[str, Any], Spec]:
+    """A preset's table and what it describes; what it names is checked too."""
+    table, made = validated(kind, _spec(kind), name, "NAME")
+    for field, other in store.REFERENCES.get(kind, {}).items():
+        if isinstance(getattr(made, field), str):  # a model reads the format that it names itself
+            validated(other, _spec(other), table[field], f"NAME {store.label(name)}: {field}")
+    return table, made
+
+
+def _spec(kind: str) -> type[Spec]:
+    """What a file of that kind describes."""
+    place, _, what = {
+        "models": "spec.model.Model", "gpus": "spec.cluster.Gpu", "nodes": "spec.cluster.Node", "recipes": "spec.recipe.Recipe",
+        "frameworks": "spec.framework.Framework", "implementations": "spec.implementation.Implementation", "losses": "spec.loss.Loss",
+        "families": "interop.family_file.FamilyFile", "quantisations": "spec.quantisation.Quantisation", "papers": "spec.paper.Paper",
+    }[kind].rpartition(".")  # fmt: skip
+    found: type[Spec] = getattr(import_module(f"zerocalc.{place}"), what)
+    return found

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import typer
-
 from zerocalc.cli import Sections, new_app
 from zerocalc.cli.flags import AsJson, JobFile, job_flags
-from zerocalc.cli.jobs import make_job
+from zerocalc.cli.jobs import make_plan
+from zerocalc.cli.streams import print_json
 
 app = new_app()
 
@@ -17,15 +16,13 @@ app = new_app()
 @job_flags
 def step(*, given: dict[str, Any], job_file: JobFile = None, as_json: AsJson = False) -> int:
     """Walk through one training step, stages side by side: what each GPU holds, what arrives, what is freed, what is sent."""
-    from zerocalc.planner import plan
-
-    answer = plan(make_job(given, job_file))
+    answer = make_plan(given, job_file)
     if as_json:
-        from zerocalc.document import plain, to_json
+        from zerocalc.document import plain
         from zerocalc.walk import walk
 
         stages = [{"name": c.name, "stage": c.stage, "moments": plain(walk(c))} for c in answer.candidates]
-        typer.echo(to_json({"schema_version": answer.schema_version, "job": answer.job, "stages": stages, "notes": answer.notes}))
+        print_json({"schema_version": answer.schema_version, "job": answer.job, "stages": stages, "notes": answer.notes})
     else:
         from zerocalc.render.steps import show
 

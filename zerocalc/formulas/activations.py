@@ -54,6 +54,55 @@ def logits_bytes(*, tokens: int, vocab: int, tensor_parallel: int, bytes_per_ele
     return tokens * ceil_div(vocab, tensor_parallel) * bytes_per_element
 
 
+@formula(
+    "max(n·h·B, b·⌈a/t⌉·s²·B)", "megatron-core 0.16.1, tensor_parallel/layers.py and transformer/dot_product_attention.py (GlobalMemoryBuffer)",
+    n="gathered_tokens", h="hidden", b="micro_batch", a="heads", t="tensor_parallel", s="scored_tokens", B="bytes_per_element",
+)  # fmt: skip
+def shared_buffer_bytes(
+    *, gathered_tokens: int, hidden: int, micro_batch: int, heads: int, tensor_parallel: int, scored_tokens: int, bytes_per_element: int
+) -> int:
+    """Bytes of one buffer into which sequences are gathered (0 tokens where none are) and scores computed (0 where a kernel does that).
+
+    >>> shared_buffer_bytes(
+    ...     gathered_tokens=2048, hidden=4096, micro_batch=1, heads=32, tensor_parallel=4, scored_tokens=0, bytes_per_element=2
+    ... )
+    16777216
+    """
+    return max(gathered_tokens * hidden, micro_batch * ceil_div(heads, tensor_parallel) * scored_tokens**2) * bytes_per_element
+
+
+@formula("n·h·B", "[SP] §4.3", n="tokens", h="hidden", B="bytes_per_element")
+def hidden_bytes(*, tokens: int, hidden: int, bytes_per_element: int) -> int:
+    """Bytes of one tensor of the hidden states' size.
+
+    >>> hidden_bytes(tokens=8192, hidden=4096, bytes_per_element=2)
+    67108864
+    """
+    return tokens * hidden * bytes_per_element
+
+
+@formula("⌈V/t⌉·h·B", "[SP] §4.3", V="vocab", h="hidden", t="tensor_parallel", B="bytes_per_element")
+def head_bytes(*, vocab: int, hidden: int, tensor_parallel: int, bytes_per_element: int) -> int:
+    """Bytes of one tensor of the head's size.
+
+    >>> head_bytes(vocab=128256, hidden=4096, tensor_parallel=1, bytes_per_element=2)
+    1050673152
+    """
+    return ceil_div(vocab, tensor_parallel) * hidden * bytes_per_element
+
+
+def chunks_by_width(*, tokens: int, vocab: int, hidden: int) -> int:
+    """Chunks into which a kernel that fuses head and loss cuts the tokens, so that a chunk's logits are about as large as the hidden states.
+
+    Source: Liger-Kernel, ops/fused_linear_cross_entropy.py: chunks of ⌈n/⌈V/h⌉⌉ tokens, rounded up to a power of two.
+
+    >>> chunks_by_width(tokens=8192, vocab=128256, hidden=4096)
+    32
+    """
+    size = 1 << (ceil_div(tokens, ceil_div(vocab, hidden)) - 1).bit_length()
+    return ceil_div(tokens, size)
+
+
 @formula("c·G", "[ZeRO] §6.1 (P_a+cpu): host memory of one node", c="checkpoint_bytes", G="gpus_per_node")
 def host_checkpoint_bytes(*, checkpoint_bytes: int, gpus_per_node: int) -> int:
     """Host bytes per node of checkpoints that every GPU of the node moved out.

@@ -37,7 +37,9 @@ def gathered_bytes(*, units_in_flight: int, unit_elements: int, bytes_per_elemen
 
 @formula("⌈f·D⌉", "[ZeRO] §6.3 (M_D)", f="fraction", D="dynamic_bytes")
 def fragmentation_bytes(*, fraction: float, dynamic_bytes: int) -> int:
-    """Bytes lost between live blocks: a fraction of the memory that comes and goes within a step.
+    """Bytes lost between live blocks: for each byte D that comes and goes within a step, f bytes more, so that D·(1 + f) are reserved.
+
+    [ZeRO] §3.2 reports running out of memory with over 30 % of it still free and gives no formula; of what is reserved here f/(1 + f) is lost.
 
     >>> fragmentation_bytes(fraction=0.25, dynamic_bytes=1000)
     250

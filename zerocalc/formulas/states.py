@@ -55,3 +55,13 @@ def owner_bytes(*, parameters: int, blocks: int, shards: int, bytes_per_paramete
     800
     """
     return min(ceil_div(blocks, shards) * ceil_div(parameters, blocks), parameters) * bytes_per_parameter
+
+
+@formula("r·(i + o)", "LoRA, arXiv 2106.09685 §4.1", r="rank", i="inputs", o="outputs")
+def adapter_parameters(*, rank: int, inputs: int, outputs: int) -> int:
+    """Parameters of the two thin matrices beside one linear layer: (rank, inputs) and (outputs, rank).
+
+    >>> adapter_parameters(rank=16, inputs=4096, outputs=1024)
+    81920
+    """
+    return rank * (inputs + outputs)

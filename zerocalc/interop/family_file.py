@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any
 
-from pydantic import Field, model_validator
+from pydantic import Field, StrictBool, model_validator
 
 from zerocalc import presets
 from zerocalc.interop.expressions import ExpressionError, evaluate, names_in
@@ -67,6 +67,8 @@ class FamilyFile(Spec):
     refuse: dict[str, str] = Field(default_factory=dict)
     let: dict[str, Expression] = Field(default_factory=dict)
     notes: list[str] = Field(default_factory=list)
+    activations: StrictBool = False
+    """Whether the order of the modules and their values say what the layers keep for backward; compared with the class's own."""
     before: list[Entry] = Field(default_factory=list)
     layers: list[Layers] = Field(default_factory=list)
     after: list[Entry] = Field(default_factory=list)
@@ -107,10 +109,8 @@ class FamilyFile(Spec):
         names = self.names(config)
         found = [group for layers in self.layers for group in _grouped(layers, names)]
         groups = tuple(Group(count=len(places), modules=modules) for places, modules in found)
-        return (
-            Stack(before=tuple(_modules(self.before, names)), groups=groups, after=tuple(_modules(self.after, names))),
-            tuple(places for places, _ in found),
-        )
+        before, after = tuple(_modules(self.before, names)), tuple(_modules(self.after, names))
+        return Stack(activations=self.activations, before=before, groups=groups, after=after), tuple(places for places, _ in found)
 
 
 def _expressions(part: Any) -> Iterator[str]:

@@ -6,6 +6,7 @@ What each family's keys mean is data (`zerocalc.interop.families`); here is the 
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from pathlib import Path
@@ -13,13 +14,14 @@ from typing import Any, NoReturn
 
 from pydantic import ValidationError
 
+from zerocalc import presets
 from zerocalc.interop.expressions import ExpressionError
 from zerocalc.interop.families import BY_MODEL_TYPE, DERIVED, GUARDED, LAYER_TYPES, NEUTRAL, REQUIRED, SUSPECTS, WRITTEN_OUT, Family, Key
 from zerocalc.interop.family_file import MOST_LAYERS, FamilyFile, Places, model_types
 from zerocalc.interop.family_file import find as find_family
 from zerocalc.interop.quantisation_table import QuantisationError
 from zerocalc.interop.quantised import read as read_quantisation
-from zerocalc.presets import PresetError, nearest, parse_json, read_text
+from zerocalc.presets import PresetError, nearest
 from zerocalc.spec.base import explain
 from zerocalc.spec.model import Model
 from zerocalc.spec.quantisation import Quantisation
@@ -29,6 +31,8 @@ QUANTISED = "quantization_config"
 DTYPES = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
 WAYS_OUT = "give --params for the states alone, or --count-with transformers"
 BOOLEANS = frozenset({"tied_embeddings", "qkv_bias", "out_bias", "mlp_bias", "qk_norm"})
+ACTIVATIONS = frozenset({"hidden_act", "hidden_activation", "activation_function"})
+"""Keys that name a function: whatever it is changes no tensor, but a number there is a slip of the pen."""
 _LISTED = 6
 """Unknown keys that a note names; the rest is counted."""
 _LONGEST_TITLE = 200
@@ -36,22 +40,48 @@ _LONGEST_NUMBER = 1024
 """Bits; Python refuses to print some longer numbers at all."""
 
 
-def load_model(path: str) -> Model:
-    """The model that the ``config.json`` at ``path`` describes.
+def load_model(name: str | os.PathLike[str]) -> Model:
+    """The model that a preset's name, a TOML file or a Hugging Face ``config.json`` describes.
 
-    Raises `PresetError`, one line that starts with the path, where the file cannot be read or holds what is not counted exactly.
+    Raises `PresetError`, one line that starts with the name, where there is no such thing or it holds what is not counted exactly.
     """
-    return model_from_config(read_config(path), label(path), source=Path(path).name)
+    if not isinstance(name, (str, os.PathLike)):
+        raise TypeError(f"load_model takes the name of a preset or the path of a file, not {type(name).__name__}")
+    path = os.fspath(name)
+    try:
+        return Model.model_validate(read_model(path))
+    except ValidationError as error:
+        raise PresetError(": ".join([label(path), *filter(None, explain(error, Model))])) from None
+
+
+def read_model(name: str) -> dict[str, Any]:
+    """The fields of such a model, validated only where a config says them; raises `PresetError` as `load_model` does."""
+    if presets.is_preset("models", name) or not presets.is_path(name):
+        return presets.load("models", name)
+    text = _text(name)
+    table = presets.parse(text, name)
+    ours = bool(table) and table.keys() <= Model.model_fields.keys()
+    if ours and isinstance(table.get("quantised"), str):
+        table["quantised"] = presets.beside(name, "quantisations", table["quantised"])
+    if ours or not (name.lower().endswith(".json") or text.lstrip().startswith("{")):
+        return table
+    if {"job", "cluster", "candidates"} & table.keys():
+        raise PresetError(f"{label(name)} is a job or an answer, not a model; --job reads it")
+    return model_from_config(table, label(name), source=label(Path(name).name)).model_dump(mode="json", exclude_none=True)
 
 
 def read_config(path: str) -> dict[str, Any]:
     """The JSON object in the file at ``path``, not looked into; raises `PresetError`, one line, where there is none."""
+    return presets.parse_json(_text(path), label(path))
+
+
+def _text(path: str) -> str:
     nested = False
     with contextlib.suppress(OSError, ValueError):
         nested = Path(path).is_dir() and (Path(path) / "config.json").is_file()
     if nested:
         raise PresetError(f"{label(path)} is a directory; give the config.json in it")
-    return parse_json(read_text(path), label(path))
+    return presets.read_text(path)
 
 
 def model_from_config(config: Mapping[str, Any], name: str, *, source: str | None = None) -> Model:
@@ -199,6 +229,9 @@ class _Reader:
 
     def check_keys(self, model_type: str, known: AbstractSet[str], table: Mapping[str, Any]) -> None:
         """Keys this family does not know: refused where the name speaks of tensors, noted otherwise."""
+        for key in ACTIVATIONS & table.keys():
+            if table[key] is not None and not isinstance(table[key], str):
+                self.refuse(key, f"{_spelled(table[key])} is not the name of an activation function")
         unknown = [key for key in table if key not in known and key not in NEUTRAL and key not in GUARDED and key != QUANTISED]
         for key in unknown:
             what = _suspicion(key)
@@ -285,7 +318,8 @@ class _Reader:
         given = self.config.get("_name_or_path")
         if isinstance(given, str) and given.strip() and given.isprintable() and len(given) <= _LONGEST_TITLE:
             return given.strip()
-        return model_type
+        titled = f"{model_type} ({self.name})"
+        return titled if len(titled) <= _LONGEST_TITLE else model_type
 
 
 def _suspicion(key: str) -> str | None:

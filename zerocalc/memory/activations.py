@@ -2,8 +2,21 @@
 
 from __future__ import annotations
 
-from zerocalc.formulas.activations import checkpoint_bytes, host_checkpoint_bytes, logits_bytes, micro_batches_in_flight, once_bytes, saved_bytes
+from zerocalc.formulas.activations import (
+    checkpoint_bytes,
+    chunks_by_width,
+    head_bytes,
+    hidden_bytes,
+    host_checkpoint_bytes,
+    logits_bytes,
+    micro_batches_in_flight,
+    once_bytes,
+    saved_bytes,
+    shared_buffer_bytes,
+)
+from zerocalc.formulas.formula import ceil_div
 from zerocalc.ledger import Block, Kind, Moment, Term, block, replaced, span, term
+from zerocalc.modules.attention import FUSED_KERNELS
 from zerocalc.modules.base import Module
 from zerocalc.modules.layers import Architecture
 from zerocalc.modules.rank import Rank
@@ -14,16 +27,12 @@ THROUGHOUT = span("forward", "backward_end")
 UNTIL_BACKWARD = span("forward", "backward_start")
 BACKWARD = span("backward_start", "backward_end")
 HEAD = span("forward", "loss")
-AT_FORWARD = span("forward", "forward")
-AT_LOSS = span("loss", "loss")
-LOSS_DTYPE = "fp32"
-"""The cross-entropy works on fp32 logits ([SP] §4.3)."""
-
-ASSUMPTION = "fused norms keep their input, MLPs what goes into each operation; gradients of activations and workspaces are not counted"
+GRADIENTS = "gradients of activations and workspaces are not counted"
 FROZEN = "frozen parameters: activations counted as if all were trained"
 COMPONENT_SUFFIX = " activations"
 """A layer's activation terms are named by component."""
 STAGES = "pipeline stages even: each counts embedding and logits"
+IN_BACKWARD = "the largest layer stands for the one in backward"
 
 
 def activations(job: Job, rank: Rank) -> Block:
@@ -32,96 +41,131 @@ def activations(job: Job, rank: Rank) -> Block:
     if arch is None or not arch.saves:
         return block((), ("activations", "logits"))
     in_flight = micro_batches_in_flight.function(pipeline_parallel=job.parallel.pp, micro_batches=job.training.accumulation)
-    terms = _recomputed(job, arch, in_flight) if job.training.recompute == "full" else _kept(job, arch, in_flight)
-    terms += _ends(job, arch, rank.tokens, in_flight)
-    assumptions = [ASSUMPTION]
+    terms = _layers(job, arch, in_flight) + _ends(arch, in_flight) + _loss(job, arch, rank.tokens)
+    if job.implementation.shared_buffer:
+        terms += _shared_buffer(job, arch, rank.tokens)
+    assumptions = [f"layers of {job.implementation.name}: {job.implementation.title or 'as its file says'}", GRADIENTS]
     if rank.total_trainable < rank.total:
         assumptions.append(FROZEN)
+    if len(arch.groups) > 1:
+        assumptions.append(IN_BACKWARD)
     if job.parallel.pp > 1:
         assumptions.append(STAGES)
     return block(terms, (), tuple(assumptions))
 
 
 def kept_bytes(modules: tuple[Module, ...]) -> int:
-    """Bytes that modules save for one micro-batch without recomputation."""
-    return sum([module.kept_bytes(selective=False) for module in modules])
+    """Bytes that modules keep for one micro-batch."""
+    return sum([module.kept_bytes for module in modules])
 
 
-def _kept(job: Job, arch: Architecture, in_flight: int) -> list[Term]:
-    """No or selective recomputation: every layer keeps its tensors until its backward."""
-    selective = job.training.recompute == "selective"
-    pipeline = job.parallel.pp
-    by_component: dict[str, int] = {}
-    for module in arch.layer:
-        by_component[module.component] = by_component.get(module.component, 0) + module.kept_bytes(selective)
-    terms = [
-        term(
-            f"{component}{COMPONENT_SUFFIX}", "activations", UNTIL_BACKWARD, saved_bytes,
-            bytes_per_layer=amount, layers=arch.layers, pipeline_parallel=pipeline, micro_batches_in_flight=in_flight,
-        )
-        for component, amount in by_component.items()
-    ]  # fmt: skip
-    layer = sum(by_component.values())
-    terms.append(_once("first layer's activations", "activations", ("backward_end",), layer, 1))
-    rebuilt = sum([module.rebuilt_bytes() for module in arch.layer]) if selective else 0
-    if rebuilt:
-        terms.append(_once("recomputed attention", "activations", BACKWARD, rebuilt, 1))
-    if in_flight > 1:
-        terms.append(
-            _waiting(saved_bytes(bytes_per_layer=layer, layers=arch.layers, pipeline_parallel=pipeline, micro_batches_in_flight=1), in_flight)
-        )
-    return terms
-
-
-def _recomputed(job: Job, arch: Architecture, in_flight: int) -> list[Term]:
-    """Full recomputation: each layer keeps its input, and the layer in backward is rebuilt."""
-    zero, parallel = job.zero, job.parallel
-    layer_input = arch.layer[0].saved[0]
-    partitions = parallel.tp if zero.partition_activations else layer_input.divisor
-    whole_input = layer_input.bytes * layer_input.divisor
-    inputs = {"checkpoint_bytes": whole_input, "partitions": partitions, "layers": arch.layers, "pipeline_parallel": parallel.pp}
-    stored = term("checkpoints", "checkpoints", UNTIL_BACKWARD, checkpoint_bytes, **inputs, micro_batches_in_flight=in_flight)
+def _layers(job: Job, arch: Architecture, in_flight: int) -> list[Term]:
+    """What every layer keeps until its backward, and what the layer in backward computes again."""
     terms: list[Term] = []
-    layer = kept_bytes(arch.layer)
-    if zero.cpu_checkpointing:
-        on_host = term(
-            "checkpoints on the host", "checkpoints", UNTIL_BACKWARD, host_checkpoint_bytes,
-            checkpoint_bytes=stored.bytes, gpus_per_node=min(job.cluster.gpus_per_node, job.cluster.gpus),
-        )  # fmt: skip
-        terms.append(replaced(on_host, tier="cpu", assumption=f"{job.cluster.gpus_per_node} GPUs per node"))
+    again = waiting = 0
+    suffix = COMPONENT_SUFFIX if len(arch.groups) == 1 else COMPONENT_SUFFIX + " of {} layers"
+    for count, modules in arch.groups:
+        rebuilt = sum([module.rebuilt_bytes for module in modules])
+        again = max(again, rebuilt)
+        if rebuilt and job.training.recompute == "full":
+            group = [_checkpoints(job, modules, count, in_flight)]
+        else:
+            group = _by_component(job, modules, count, in_flight, suffix.format(count))
+        terms += group
+        waiting += sum([t.bytes for t in group if t.tier == "gpu"]) // in_flight
+    first = kept_bytes(arch.groups[0][1])
+    if job.zero.partition_activations:
+        again, first, what = again + first, 0, "layer with its gathered input"
     else:
-        terms.append(stored)
-    if zero.partition_activations:
-        terms.append(_once("recomputed layer with its gathered input", "activations", BACKWARD, layer, 1))
-    else:
-        terms.append(_once("recomputed layer", "activations", BACKWARD, layer - layer_input.bytes, 1))
-        terms.append(_once("first layer's checkpoint", "checkpoints", ("backward_end",), layer_input.bytes, 1))
-    if in_flight > 1 and not zero.cpu_checkpointing:
-        terms.append(_waiting(checkpoint_bytes(**inputs, micro_batches_in_flight=1), in_flight))
+        selective = job.training.recompute == "selective"
+        what = "attention" if selective and job.training.recompute_modules == ("core_attn",) else "modules" if selective else "layer"
+    if again:
+        terms.append(_once(f"recomputed {what}", "activations", BACKWARD, again, 1))
+    if first:
+        checkpoint = terms[0].kind == "checkpoints"
+        name = "first layer's checkpoint" if checkpoint else "first layer's activations"
+        terms.append(_once(name, "checkpoints" if checkpoint else "activations", ("backward_end",), first, 1))
+    if in_flight > 1 and waiting:
+        terms.append(_once("other micro-batches in flight", "activations", ("backward_end",), waiting, in_flight - 1))
     return terms
 
 
-def _waiting(per_micro_batch: int, in_flight: int) -> Term:
-    """Under 1F1B the other micro-batches in flight still hold theirs when the first one's backward ends."""
-    return _once("other micro-batches in flight", "activations", ("backward_end",), per_micro_batch, in_flight - 1)
+def _by_component(job: Job, modules: tuple[Module, ...], count: int, in_flight: int, suffix: str) -> list[Term]:
+    """One term for each component of layers that are alike."""
+    sizes: dict[str, int] = {}
+    for module in modules:
+        sizes[module.component] = sizes.get(module.component, 0) + module.kept_bytes
+    return [
+        term(
+            f"{component}{suffix}", "activations", UNTIL_BACKWARD, saved_bytes,
+            bytes_per_layer=amount, layers=count, pipeline_parallel=job.parallel.pp, micro_batches_in_flight=in_flight,
+        )
+        for component, amount in sizes.items() if amount
+    ]  # fmt: skip
 
 
-def _ends(job: Job, arch: Architecture, tokens: int, in_flight: int) -> list[Term]:
-    """What is kept outside the layers: embedding, final norm, head, logits."""
+def _checkpoints(job: Job, modules: tuple[Module, ...], count: int, in_flight: int) -> Term:
+    """The input of each of some layers, all that full recomputation keeps of them: split over tensor-parallel ranks (P_a), or moved to the host."""
+    zero, parallel = job.zero, job.parallel
+    layer_input = modules[0].saved[0]
+    stored = term(
+        "checkpoints", "checkpoints", UNTIL_BACKWARD, checkpoint_bytes,
+        checkpoint_bytes=layer_input.bytes * layer_input.divisor,
+        partitions=parallel.tp if zero.partition_activations else layer_input.divisor,
+        layers=count, pipeline_parallel=parallel.pp, micro_batches_in_flight=in_flight,
+    )  # fmt: skip
+    if not zero.cpu_checkpointing:
+        return stored
+    on_host = term(
+        "checkpoints on the host", "checkpoints", UNTIL_BACKWARD, host_checkpoint_bytes,
+        checkpoint_bytes=stored.bytes, gpus_per_node=min(job.cluster.gpus_per_node, job.cluster.gpus),
+    )  # fmt: skip
+    return replaced(on_host, tier="cpu", assumption=f"{job.cluster.gpus_per_node} GPUs per node")
+
+
+def _ends(arch: Architecture, in_flight: int) -> list[Term]:
+    """What is kept outside the layers: embedding, final norm, head."""
     terms = []
     before, after = kept_bytes(arch.before), kept_bytes(arch.after)
     if before:
         terms.append(_once("embedding activations", "activations", THROUGHOUT, before, in_flight))
-    terms.append(_once("final norm and head inputs", "activations", HEAD, after, 1))
-    compute, tp = job.recipe.compute, job.parallel.tp
-    copies = [(f"logits ({LOSS_DTYPE})", HEAD, LOSS_DTYPE), ("logits' gradient", AT_LOSS, compute)]
-    if compute != LOSS_DTYPE:
-        copies.insert(0, (f"logits ({compute})", AT_FORWARD, compute))
-    terms += [
-        term(name, "logits", moments, logits_bytes, tokens=tokens, vocab=arch.vocab, tensor_parallel=tp, bytes_per_element=DTYPE_BYTES[dtype])
-        for name, moments, dtype in copies
-    ]
+    if after:
+        terms.append(_once("final norm and head inputs", "activations", HEAD, after, 1))
     return terms
+
+
+def _loss(job: Job, arch: Architecture, tokens: int) -> list[Term]:
+    """The logits, and what the loss makes of them."""
+    loss, tp, compute = job.loss, job.parallel.tp, job.recipe.compute
+    chunks = chunks_by_width(tokens=tokens, vocab=arch.vocab, hidden=arch.hidden) if loss.by_width else loss.chunks
+    holding = {"always", "frozen" if arch.frozen else "trained", "fp32" if compute == "fp32" else "16-bit"}
+    terms = []
+    for row in loss.rows:
+        if row.when not in holding:
+            continue
+        size = DTYPE_BYTES[compute if row.dtype == "compute" else row.dtype]
+        if row.of == "weight":
+            entry = term(
+                row.name, "logits", row.moments, head_bytes, vocab=arch.vocab, hidden=arch.hidden, tensor_parallel=tp, bytes_per_element=size
+            )
+        elif row.of == "hidden":
+            entry = term(row.name, "logits", row.moments, hidden_bytes, tokens=tokens, hidden=arch.hidden, bytes_per_element=size)
+        else:
+            part = ceil_div(tokens, chunks if row.of == "chunk" else 1)
+            entry = term(row.name, "logits", row.moments, logits_bytes, tokens=part, vocab=arch.vocab, tensor_parallel=tp, bytes_per_element=size)
+        terms.append(entry)
+    return terms
+
+
+def _shared_buffer(job: Job, arch: Architecture, tokens: int) -> list[Term]:
+    parallel, training = job.parallel, job.training
+    buffer = term(
+        "shared buffer", "buffers", span("forward", "step"), shared_buffer_bytes,
+        gathered_tokens=tokens if parallel.sequence_parallel else 0, hidden=arch.hidden,
+        micro_batch=training.micro_batch, heads=max(job.model.head_counts), tensor_parallel=parallel.tp,
+        scored_tokens=0 if training.attention in FUSED_KERNELS else training.seq or 0, bytes_per_element=DTYPE_BYTES[job.recipe.compute],
+    )  # fmt: skip
+    return [buffer] if buffer.bytes else []
 
 
 def _once(name: str, kind: Kind, moments: tuple[Moment, ...], amount: int, in_flight: int) -> Term:

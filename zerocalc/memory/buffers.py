@@ -48,8 +48,8 @@ def buffers(zero: Zero, rank: Rank, stage: int, *, reduce_dtype: str, gather_dty
     return block(terms)
 
 
-def gathered(rank: Rank, stage: int, *, gather_dtype: str, units_in_flight: int) -> Block:
-    """Sharded units gathered whole while they are used or prefetched (stage 3)."""
+def gathered(rank: Rank, stage: int, *, gather_dtype: str, adapter_dtype: str, units_in_flight: int) -> Block:
+    """Sharded units gathered whole while they are used or prefetched (stage 3), and their adapters with them."""
     if stage < 3 or rank.shards == 1:
         return EMPTY
     terms: list[Term] = []
@@ -70,6 +70,13 @@ def gathered(rank: Rank, stage: int, *, gather_dtype: str, units_in_flight: int)
             terms.append(
                 term(name, "gathered", moments, gathered_bytes, units_in_flight=in_flight, unit_elements=unit.elements, bytes_per_element=size)
             )
+            if unit.adapters:
+                terms.append(
+                    term(
+                        f"{name}' adapters" if in_flight > 1 else f"{name}'s adapters", "gathered", moments, gathered_bytes,
+                        units_in_flight=in_flight, unit_elements=unit.adapters, bytes_per_element=DTYPE_BYTES[adapter_dtype],
+                    )
+                )  # fmt: skip
     return block(terms)
 
 
@@ -86,7 +93,7 @@ DEFRAGMENTED = block((), (), ("M_D on: nothing lost to fragmentation",))
 
 def fragmentation(fraction: float, ledger: Ledger) -> Block:
     """What is lost between live blocks at the peak, while M_D is off."""
-    note = f"M_D off: {fraction:.0%} of dynamic memory lost to fragmentation"
+    note = f"M_D off: fragmentation loses {fraction:.0%} on top of dynamic memory in use"
     dynamic = ledger.total(DYNAMIC_KINDS, ledger.peak_moment)
     entry = term("fragmentation", "fragmentation", MOMENTS, fragmentation_bytes, note, fraction=fraction, dynamic_bytes=dynamic)
     return block((entry,), (), (note,))

@@ -19,10 +19,13 @@ BASE_ASSUMPTIONS = (
     "what is trained is among the parameters that are not quantised",
     "what is not quantised is kept in the recipe's dtype (PEFT's prepare_model_for_kbit_training makes it fp32)",
 )
+ADAPTED_ASSUMPTIONS = ("what is not quantised is kept in the recipe's compute dtype (PEFT's prepare_model_for_kbit_training makes it fp32)",)
 GATHERED_ASSUMPTIONS = (
     "the quantised base is sharded with its scales (bitsandbytes: quant_storage in the dtype of compute)",
     "gathers of the quantised base counted as if it were not: an upper bound of layers held and of traffic",
 )
+BASE = frozenset({"all", "frozen"})
+"""What rows of a base's weights cover; adapters beside it have rows of their own."""
 BARE_ASSUMPTIONS = {
     "linear": "all parameters counted as linear weights",
     "matrix": "all parameters counted as matrices inside the layers",
@@ -46,17 +49,18 @@ def states(recipe: Recipe, rank: Rank, stage: int, *, accumulates: bool, whole_g
         if kind == "gradients" and whole_gradients:
             sharded = False
         elements = rank.elements(of)
-        if kind == "weights" and rank.stored is not None:
+        if rank.stored is not None and kind == "weights" and of in BASE:
             terms.append(_base(row, rank.stored, rank.split, shards if sharded else 1))
         elif elements:
             moments = gradient_moments if kind == "gradients" else WHILE_COMPUTING if kind == "copies" else MOMENTS
             assumption = BARE_ASSUMPTIONS.get(of) if rank.arch is None else None
             terms.append(_row(row, kind, moments, assumption, elements, shards if sharded else 1, owner_blocks if stage == 3 else None))
-    assumptions: tuple[str, ...] = (f"recipe {recipe.name}: {recipe.note}",) if recipe.note else ()
+    assumptions = rank.adapters.notes if rank.adapters is not None else ()
+    assumptions += (f"recipe {recipe.name}: {recipe.note}",) if recipe.note else ()
     if rank.stored is not None:
         assumptions += (
             f"frozen base in {rank.stored.title}",
-            *BASE_ASSUMPTIONS,
+            *(BASE_ASSUMPTIONS if rank.adapters is None else ADAPTED_ASSUMPTIONS),
             *rank.stored.assumptions,
             *(GATHERED_ASSUMPTIONS if stage == 3 and shards > 1 else ()),
         )

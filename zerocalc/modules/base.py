@@ -32,7 +32,7 @@ class Parameter:
 class Saved:
     """A tensor kept from forward for backward, per micro-batch and rank [bytes].
 
-    ``divisor`` is what tensor (or sequence) parallelism divides it by; ``rebuilt`` whether selective recomputation rebuilds it instead.
+    ``divisor`` is what tensor (or sequence) parallelism divides it by; ``rebuilt`` whether it exists only while backward computes it again.
     """
 
     name: str
@@ -88,18 +88,20 @@ class Module:
         """Elements that one token passes through."""
         return self.parameter_elements * self.used // self.experts
 
-    def kept_bytes(self, selective: bool) -> int:
-        """Bytes saved for one micro-batch, less what selective recomputation rebuilds."""
-        return sum(saved_bytes([row for row in self.saved_rows if not row[-1]] if selective else self.saved_rows))
+    @property
+    def kept_bytes(self) -> int:
+        """Bytes kept from forward to backward for one micro-batch."""
+        return sum(saved_bytes([row for row in self.saved_rows if not row[-1]]))
 
+    @property
     def rebuilt_bytes(self) -> int:
-        """Bytes that selective recomputation rebuilds."""
+        """Bytes that backward computes again before it uses them."""
         return sum(saved_bytes([row for row in self.saved_rows if row[-1]]))
 
 
 @record
 class Layout:
-    """One micro-batch on one rank: ``tokens`` = b·⌈s/cp⌉, what divides tensors, and how attention runs.
+    """One micro-batch on one rank: ``tokens`` = b·⌈s/cp⌉, what divides tensors, how attention runs, and what is recomputed.
 
     Tensor parallelism divides tensors inside attention and MLP by ``tp``; what it replicates is divided by ``sequence`` (tp with
     sequence parallelism, else 1) [SP §4.2].
@@ -110,8 +112,12 @@ class Layout:
     tokens: int
     tp: int
     sequence: int
-    flash: bool
+    kernel: str
     compute: str
+    autocast: bool
+    recompute: str
+    recompute_every: int
+    recompute_modules: tuple[str, ...]
 
 
 def layout(job: Job, seq: int) -> Layout:
@@ -123,8 +129,12 @@ def layout(job: Job, seq: int) -> Layout:
         training.micro_batch * ceil_div(seq, parallel.cp),
         parallel.tp,
         parallel.tp if parallel.sequence_parallel else 1,
-        training.attention == "flash",
+        training.attention,
         job.recipe.compute,
+        job.recipe.autocast,
+        training.recompute,
+        training.recompute_every,
+        training.recompute_modules,
     )
 
 

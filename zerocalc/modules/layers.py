@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, TypeAlias
 
-from zerocalc.modules.attention import attention
+from zerocalc.formulas.formula import ceil_div
 from zerocalc.modules.base import Layout, Module, ParameterRow
-from zerocalc.modules.embedding import embedding
-from zerocalc.modules.head import head
-from zerocalc.modules.mlp import mlp
-from zerocalc.modules.norm import norm
-from zerocalc.spec.model import Dimensions, Model, dimensions
+from zerocalc.modules.flow import Step, Steps, passed
+from zerocalc.modules.tape import Adapters, Tape
+from zerocalc.modules.written import written
+from zerocalc.spec.implementation import Implementation
+from zerocalc.spec.model import Model, dimensions
 
 if TYPE_CHECKING:
-    from zerocalc.spec.stack import ModuleSpec, Stack
+    from zerocalc.spec.stack import Stack
 
 Modules: TypeAlias = tuple[Module, ...]
 
@@ -23,14 +23,16 @@ Modules: TypeAlias = tuple[Module, ...]
 class Architecture:
     """The modules of a model: ``before`` and ``after`` once, each group's as often as it says.
 
-    ``parameters`` is Ψ, all of them [elements], a tied head once. ``saves`` tells whether what the layers keep for backward is known.
+    ``parameters`` is Ψ, all of them [elements], a tied head once. ``saves`` tells whether what the layers keep for backward is known,
+    ``frozen`` whether only adapters are trained.
     """
 
     def __init__(
-        self, before: Modules, groups: tuple[tuple[int, Modules], ...], after: Modules, *, vocab: int, hidden: int, tied: bool, saves: bool
+        self, before: Modules, groups: tuple[tuple[int, Modules], ...], after: Modules, *, vocab: int, hidden: int, tied: bool, tape: Tape | None
     ) -> None:
         self.before, self.groups, self.after = before, groups, after
-        self.vocab, self.hidden, self.tied, self.saves = vocab, hidden, tied, saves
+        self.vocab, self.hidden, self.tied = vocab, hidden, tied
+        self.saves, self.frozen = tape is not None, tape is not None and tape.frozen
         self.layers = sum([count for count, _ in groups])
         self.before_elements = elements(before)
         self.group_elements = [(count, elements(modules)) for count, modules in groups]
@@ -40,7 +42,7 @@ class Architecture:
 
     @property
     def layer(self) -> Modules:
-        """The modules of a layer, where all layers are alike."""
+        """The modules of the first layers."""
         return self.groups[0][1]
 
     @property
@@ -79,30 +81,81 @@ def elements(modules: Iterable[Module]) -> int:
     return sum([math.prod(shape) for module in modules for _, shape, _ in module.parameter_rows])
 
 
-def architecture(model: Model, run: Layout | None = None) -> Architecture | None:
-    """The modules of a model, with what they save when a layout is given; ``None`` for a bare number of parameters."""
+def architecture(model: Model, run: Layout | None = None, how: Implementation | None = None) -> Architecture | None:
+    """The modules of a model, with what an implementation of them saves when a layout is given; ``None`` for a bare number of parameters."""
     if model.is_bare:
         return None
-    return _described(model, dimensions(model), run) if model.stack is None else _written(model.stack)
+    if model.stack is None:
+        before, groups, after = described(model)
+        vocab, hidden, tied = model.vocab or 0, model.hidden or 0, bool(model.tied_embeddings)
+    else:
+        before, groups, after = _listed(model.stack)
+        vocab, hidden, tied = _head_of(model.stack)
+    known = model.stack is None or model.stack.activations
+    tape = Tape(run, how, _adapters(model)) if run and how and known else None
+    layers = [(part, _modules(steps, tape, hidden, recompute)) for count, steps in groups for part, recompute in _recomputed(count, tape)]
+    return Architecture(
+        _modules(before, tape, hidden), tuple(layers), _modules(after, tape, hidden), vocab=vocab, hidden=hidden, tied=tied, tape=tape
+    )
 
 
-def _described(model: Model, d: Dimensions, run: Layout | None) -> Architecture:
-    """A decoder of a known kind, from its dimensions."""
-    bias = model.kind == "gpt2"
-    layer = (norm("attention norm", d, bias, run), attention(model, d, run), norm("mlp norm", d, bias, run), mlp(model, d, run))
-    after = (norm("final norm", d, bias, run), head(model, d, run))
-    tied = bool(model.tied_embeddings)
-    return Architecture((embedding(model, d, run),), ((d.layers, layer),), after, vocab=d.vocab, hidden=d.hidden, tied=tied, saves=run is not None)
+def _adapters(model: Model) -> Adapters | None:
+    """A model's low-rank adapters, as the tape reads them."""
+    lora = model.lora
+    if lora is None:
+        return None
+    from zerocalc.modules.lora import adapted  # most jobs have none
+
+    return Adapters(lora.rank, lora.dtype, lora.dropout > 0, lambda layer: adapted(model, layer))
 
 
-def _written(stack: Stack) -> Architecture:
-    """An architecture that is written out module by module; what it saves is not known."""
-    from zerocalc.modules.written import written  # most jobs have no such architecture
+def _modules(steps: Steps, tape: Tape | None, hidden: int, recompute: str = "none") -> Modules:
+    kept = passed(tape, steps, hidden, recompute) if tape else [()] * len(steps)
+    return tuple([module for step, saved in zip(steps, kept, strict=True) for module in written(step, saved)])
 
-    def modules(specs: tuple[ModuleSpec, ...]) -> Modules:
-        return tuple([module for spec in specs for module in written(spec)])
 
-    groups = tuple([(group.count, modules(group.modules)) for group in stack.groups])
-    tied = next((spec for spec in stack.after if spec.type == "head" and spec.values.get("tied")), None)
-    vocab, hidden = (int(tied.values["vocab"]), int(tied.values["dim"])) if tied else (0, 0)
-    return Architecture(modules(stack.before), groups, modules(stack.after), vocab=vocab, hidden=hidden, tied=tied is not None, saves=False)
+def _recomputed(count: int, tape: Tape | None) -> Iterator[tuple[int, str]]:
+    """Layers that are alike but for recomputation: with ``recompute_every`` k, one in k is recomputed."""
+    if tape is None:
+        yield count, "none"
+        return
+    chosen = ceil_div(count, tape.run.recompute_every)
+    yield chosen, tape.run.recompute
+    if chosen < count:
+        yield count - chosen, "none"
+
+
+def described(model: Model) -> tuple[Steps, list[tuple[int, Steps]], Steps]:
+    """A decoder of a known kind from its dimensions: the steps before, in and after its layers."""
+    d, gpt2 = dimensions(model), model.kind == "gpt2"
+    bias, dropout = gpt2, bool(model.dropout)
+    norm = {"dim": d.hidden, "bias": bias}
+    attention = {
+        "hidden": d.hidden, "heads": d.heads, "kv_heads": d.kv_heads, "head_dim": d.head_dim, "fused": gpt2, "transposed": gpt2,
+        "q_bias": bool(model.qkv_bias), "k_bias": bool(model.qkv_bias), "v_bias": bool(model.qkv_bias), "out_bias": bool(model.out_bias),
+        "qk_norm": "head" if model.qk_norm else "none", "rotary": not gpt2, "softmax": "compute" if gpt2 else "fp32",
+        "dropout": dropout, "residual_dropout": dropout,
+    }  # fmt: skip
+    mlp = {
+        "hidden": d.hidden, "ffn": d.ffn, "gated": not gpt2, "bias": bool(model.mlp_bias), "transposed": gpt2,
+        "activation": model.activation, "residual_dropout": dropout,
+    }  # fmt: skip
+    layer = [Step("norm", "attention norm", norm), Step("attention", "attention", attention), Step("norm", "mlp norm", norm), Step("mlp", "mlp", mlp)]
+    before = [
+        Step(
+            "embedding", "embedding",
+            {"vocab": d.vocab, "dim": d.hidden, "positions": d.positions if gpt2 else 0, "dropout": dropout, "rotary_dim": 0 if gpt2 else d.head_dim},
+        )
+    ]  # fmt: skip
+    head = {"vocab": d.vocab, "dim": d.hidden, "tied": bool(model.tied_embeddings)}
+    return before, [(d.layers, layer)], [Step("norm", "final norm", norm), Step("head", "head", head)]
+
+
+def _listed(stack: Stack) -> tuple[Steps, list[tuple[int, Steps]], Steps]:
+    return stack.before, [(group.count, group.modules) for group in stack.groups], stack.after
+
+
+def _head_of(stack: Stack) -> tuple[int, int, bool]:
+    """Vocabulary, hidden size and tying, as the last head says."""
+    head = next((spec.values for spec in reversed(stack.after) if spec.type == "head"), {})
+    return int(head.get("vocab", 0)), int(head.get("dim", 0)), bool(head.get("tied"))

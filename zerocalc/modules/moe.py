@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from typing import Literal
 
-from zerocalc.modules.base import Module, ParameterRow, linear
-from zerocalc.modules.mlp import matrices
+from zerocalc.modules.base import Module, ParameterRow, SavedRow, linear
+from zerocalc.modules.mlp import feed, gate_up, matrices
+from zerocalc.modules.tape import FULL, Tape, Value
 
 ExpertLayout = Literal["fused", "transposed", "each"]
+INDEX = "int64"
 
 
 def moe(
-    *, hidden: int, experts: int, top_k: int, ffn: int, gated: bool = True, bias: bool = False, layout: ExpertLayout = "fused",
-    router: bool = True, router_bias: bool = False, correction_bias: bool = False,
+    saved: tuple[SavedRow, ...] = (), *, hidden: int, experts: int, top_k: int, ffn: int, gated: bool = True, bias: bool = False,
+    layout: ExpertLayout = "fused", router: bool = True, router_bias: bool = False, correction_bias: bool = False,
     shared_ffn: int = 0, shared_bias: bool = False, shared_gate: bool = False,
 ) -> list[Module]:  # fmt: skip
     """A layer of ``experts`` of which a token passes through ``top_k``.
@@ -20,7 +22,7 @@ def moe(
     ``layout``: all experts in one tensor, ``fused`` (experts, out, in) or ``transposed`` (experts, in, out), or ``each`` in its own.
     ``correction_bias``: a learned score an expert (DeepSeek-V3, arXiv 2412.19437 §2.1.2). ``shared_ffn``: the width of the shared experts together.
     """
-    modules = [Module("experts", "experts", _experts(hidden, experts, ffn, gated, bias, layout), (), top_k, experts, layout == "transposed")]
+    modules = [Module("experts", "experts", _experts(hidden, experts, ffn, gated, bias, layout), saved, top_k, experts, layout == "transposed")]
     gate = linear("router", experts, hidden, bias=router_bias) if router else ()
     if correction_bias:
         gate += (("router.correction_bias", (experts,), False),)
@@ -42,3 +44,36 @@ def _experts(hidden: int, experts: int, ffn: int, gated: bool, bias: bool, layou
         if bias:
             rows.append((f"experts.{name}_bias", (experts, out), False))
     return tuple(rows)
+
+
+def route(
+    tape: Tape, x: Value, *, experts: int, top_k: int, ffn: int, activation: str = "silu", shared_ffn: int = 0, shared_gate: bool = False,
+    scores: Literal["fp32", "compute"] = "fp32", normalised: bool = False, **_: object,
+) -> Value:  # fmt: skip
+    """The forward pass of routed experts, a token going through ``top_k`` of them; ``scores`` is the dtype of what weighs their results,
+    ``normalised`` whether the weights are divided by their sum.
+
+    Grouped, the tokens of all experts lie in one tensor; one after the other, each expert keeps its tokens, and their results once more.
+    Not counted: imbalance, which moves bytes between ranks of expert parallelism but not on a rank that has all experts.
+    """
+    again = tape.region("moe", x)
+    n, hidden = tape.run.tokens, x.shape[-1]
+    tape.linear(x, "router", "router scores", (experts,))
+    tape.small("router probabilities", FULL, 1, (n, experts))
+    tape.small("chosen experts", INDEX, 1, (n, top_k))
+    grouped = tape.how.experts == "grouped"
+    if normalised:
+        tape.small("weights before they are divided, and their sum", FULL, 1, (n, top_k + 1))
+    tape.small("places of tokens", INDEX, 1, (3 if grouped else 2, n, top_k))
+    chosen = Value("expert inputs", tape.compute if tape.autocast else x.dtype, 1, (n, top_k, hidden))
+    inner = gate_up(tape, chosen, (top_k, ffn), True, activation, "experts")
+    result = tape.linear(inner, "experts.down", "expert results", (top_k, hidden))
+    tape.keep(result)
+    tape.small("expert weights", FULL if scores == FULL else tape.compute, 1, (n, top_k))
+    if not grouped:
+        tape.small("expert results, weighted", result.dtype, 1, result.shape)
+    if shared_ffn:
+        feed(tape, x, ffn=shared_ffn, activation=activation)
+    if again:
+        tape.rebuilding = False
+    return Value("experts result", result.dtype, tape.run.sequence, x.shape)

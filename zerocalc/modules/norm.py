@@ -1,13 +1,11 @@
-"""LayerNorm and RMSNorm, as fused kernels run them: the input is kept, the statistics are too small to count ([SP] §4.1)."""
+"""LayerNorm and RMSNorm: their tensors. What they keep is an operation of the tape's, since norms stand inside other modules too."""
 
-from zerocalc.modules.base import Layout, Module, ParameterRow
-from zerocalc.spec.model import Dimensions
+from __future__ import annotations
+
+from zerocalc.modules.base import ParameterRow
 
 
-def norm(name: str, d: Dimensions, bias: bool, run: Layout | None) -> Module:
-    """A norm over the hidden size; LayerNorm has a bias, RMSNorm has none."""
-    parameters: list[ParameterRow] = [(f"{name}.weight", (d.hidden,), False)]
-    if bias:
-        parameters.append((f"{name}.bias", (d.hidden,), False))
-    kept = ((f"{name} input", run.compute, run.sequence, (run.tokens, d.hidden), False),) if run else ()
-    return Module(name, "norms", tuple(parameters), kept)
+def norm_weights(*, dim: int, bias: bool = False, weight: bool = True) -> tuple[ParameterRow, ...]:
+    """The tensors of a norm over ``dim`` numbers."""
+    rows: tuple[ParameterRow, ...] = (("norm.weight", (dim,), False),) if weight else ()
+    return (*rows, ("norm.bias", (dim,), False)) if bias else rows

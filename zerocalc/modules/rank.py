@@ -14,6 +14,7 @@ from zerocalc.spec.job import Job
 from zerocalc.spec.model import Model
 
 if TYPE_CHECKING:
+    from zerocalc.modules.lora import Adapters
     from zerocalc.modules.stored import Stored
 
 
@@ -31,6 +32,9 @@ class Rank:
     total: int
     """Parameters of the whole model."""
     total_trainable: int
+    frozen: int = 0
+    """Elements of this rank's frozen base, beside which its adapters are trained."""
+    adapters: Adapters | None = None
     stored: Stored | None = None
     """The frozen base as it is stored, where it is quantised."""
 
@@ -38,14 +42,18 @@ class Rank:
         """Elements of this rank that a recipe's row covers."""
         if of == "trainable":
             return self.trainable
+        if of == "frozen":
+            return self.frozen
         return self.parameters if of == "all" else ceil_div(self.count(of), self.split)
 
     def count(self, of: str) -> int:
         """Elements of the whole model that a recipe's row covers."""
-        if of == "all":
-            return self.total
+        if of in ("all", "frozen"):
+            return self.total - (self.total_trainable if of == "frozen" else 0)
         if of == "trainable" or self.arch is None:
             return 0 if of == "rest" else self.total_trainable
+        if self.adapters is not None:  # matrices inside linear layers, all of them
+            return 0 if of == "rest" else self.adapters.factored if of == "factored" else self.total_trainable
         if of == "linear":
             return self.arch.linear_elements - (self.stored.parameters if self.stored else 0)
         if of == "factored":
@@ -58,16 +66,22 @@ def rank(job: Job) -> Rank:
     """The rank that all ranks of an even split are like. Raises `FieldError` where more is trained than there is."""
     model, parallel = job.model, job.parallel
     run = layout(job, job.training.seq) if job.training.seq else None
-    arch = architecture(model, run)
+    arch = architecture(model, run, job.implementation)
     total = arch.parameters if arch is not None else model.params or 0
-    trainable = model.trainable or total
+    extra = adapters_of(model, arch) if model.lora is not None and arch is not None else None
+    base = total
+    if extra is not None:
+        total += extra.total
+    trainable = extra.total if extra is not None else model.trainable or total
     if trainable > total:  # for a bare number of parameters the model has checked this already
         raise FieldError("model.trainable", f"{trainable:,} is more than the model's {total:,} parameters")
     split = parallel.tp * parallel.pp
-    own = ceil_div(total, split)
-    base = frozen_base(model, arch) if model.quantised is not None and model.trainable else None
+    own = ceil_div(base, split)
+    trained = ceil_div(trainable, split)
+    kept = frozen_base(model, arch) if model.quantised is not None and (model.trainable or model.lora) else None
     return Rank(
-        own, ceil_div(trainable, split), job.dp, arch, units(job, arch, own), run.tokens if run else 0, split, total, trainable, base
+        own + trained if extra is not None else own, trained, job.shards, arch, units(job, arch, own, extra), run.tokens if run else 0, split, total,
+        trainable, own if extra is not None else 0, extra, kept,
     )  # fmt: skip
 
 
@@ -82,3 +96,10 @@ def frozen_base(model: Model, arch: Architecture | None) -> Stored:
             "model.trainable", f"{trainable:,} is more than the {base.kept:,} parameters that are not quantised; those that are stay frozen"
         )
     return base
+
+
+def adapters_of(model: Model, arch: Architecture) -> Adapters | None:
+    """A model's adapters; what names them is read only where there are some."""
+    from zerocalc.modules.lora import adapters
+
+    return adapters(model, arch)

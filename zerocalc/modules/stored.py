@@ -20,7 +20,6 @@ LINEAR = frozenset({
     *("experts.up", "experts.gate", "experts.down", "router", "head"),
 })  # fmt: skip
 """The weights of linear layers that modules of a known type have; a routed expert's stand for those of all."""
-QKV = ("attention.q", "attention.k", "attention.v")
 PLAIN = frozenset({"attention", "mlp", "experts", "router", "shared experts", "head"})
 """Modules whose linear layers a quantiser meets in a decoder's layers and after them."""
 
@@ -82,7 +81,6 @@ def stored(model: Model, arch: Architecture | None) -> Stored:
         raise FieldError(
             "model.quantised", "needs an architecture: which weights are quantised depends on the layers, and a number of parameters has none"
         )
-    fused = model.kind == "gpt2"  # its class keeps queries, keys and values in one tensor
     places = [*((group, layers, modules) for group, (layers, modules) in enumerate(arch.groups)), (None, 1, arch.before), (None, 1, arch.after)]
     found: list[tuple[Component, int, Matrix]] = []
     parameters: dict[Component, int] = {}
@@ -90,7 +88,7 @@ def stored(model: Model, arch: Architecture | None) -> Stored:
         for module in modules:
             component = module.component
             parameters[component] = parameters.get(component, 0) + module.parameter_elements * layers
-            for matrix in matrices(module, fused, quantisation.parts == "decoder"):
+            for matrix in matrices(module, quantisation.parts == "decoder"):
                 if quantisation.parts != "experts" or matrix.key.startswith("experts."):
                     found.append((component, matrix.count * (layers - kept_layers(quantisation, matrix.key, layers, group)), matrix))
     if not any(times for _, times, _ in found):
@@ -128,10 +126,10 @@ def kept_layers(quantisation: Quantisation, key: str, layers: int, group: int | 
     return min(kept[group], layers) if group is not None and group < len(kept) else 0
 
 
-def matrices(module: Module, fused: bool, decoder: bool) -> Iterator[Matrix]:
+def matrices(module: Module, decoder: bool) -> Iterator[Matrix]:
     """The weights of a module's linear layers, every expert's its own.
 
-    ``fused``: queries, keys and values are one. ``decoder``: raise `FieldError` where the module is none of a plain decoder's.
+    ``decoder``: raise `FieldError` where the module is none of a plain decoder's.
     """
     rows: list[tuple[str, tuple[int, ...]]] = [
         (_key(module, name), shape) for name, shape, linear in module.parameter_rows if linear and 0 not in shape
@@ -140,8 +138,6 @@ def matrices(module: Module, fused: bool, decoder: bool) -> Iterator[Matrix]:
     unknown = [key for key, _ in rows if key not in LINEAR]
     if decoder and rows and (unknown or module.name not in PLAIN):
         raise FieldError("model.quantised", f"is not counted yet for the model's {module.name}: which of its tensors are quantised is not known")
-    if fused and module.name == "attention":
-        rows = _joined(rows)
     shapes = dict(rows)
     for key, shape in rows:
         out, inner = (shape[-1], shape[-2]) if module.transposed else (shape[-2], shape[-1])
@@ -158,12 +154,6 @@ def _key(module: Module, name: str) -> str:
     """What a weight is known by: its name, an expert's without its number, a shared expert's apart from a plain MLP's."""
     key = _EXPERT.sub("experts.", name).removesuffix(".weight")
     return key.replace("mlp.", "shared.", 1) if module.name == "shared experts" else key
-
-
-def _joined(rows: list[tuple[str, tuple[int, ...]]]) -> list[tuple[str, tuple[int, ...]]]:
-    outputs = sum(shape[0] for key, shape in rows if key in QKV)
-    inner = next(shape[1] for key, shape in rows if key in QKV)
-    return [("attention.qkv", (outputs, inner)), *(row for row in rows if row[0] not in QKV)]
 
 
 def _width(down: tuple[int, ...], transposed: bool) -> int:

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import sys
+from collections.abc import Mapping
+from typing import Any
 
 from rich.box import SIMPLE_HEAD
-from rich.console import Console, RenderableType
+from rich.console import Console, Group, RenderableType
+from rich.padding import Padding
 from rich.table import Table
-from rich.text import Text
+from rich.text import Span, Text
 
 from zerocalc.ledger import Moment
+from zerocalc.render.plain import plain_for, shows
 
 SHORT_MOMENT: dict[Moment, str] = {
     "load": "load", "forward": "forward", "loss": "loss", "backward_start": "bwd start", "backward_end": "bwd end", "step": "step",
@@ -18,31 +23,86 @@ SHORT_MOMENT: dict[Moment, str] = {
 
 WIDEST = 120
 """A table wider than this is hard to read across."""
+NARROWEST = 20
+"""A figure and a word still stand side by side; a width below is no width that somebody reads in."""
+
+
+class Lines(Console):
+    """A console that draws the same lines in every encoding: what the stream lacks is spelled plainly when it is written."""
+
+    @property
+    def encoding(self) -> str:
+        """That of the text before it is written."""
+        return "utf-8"
 
 
 def console() -> Console:
     """A console on today's stdout; 80 columns unless a terminal is wider, colours only where it is one."""
-    made = Console(file=sys.stdout, highlight=False, markup=False, emoji=False)
+    made = Lines(file=sys.stdout, highlight=False, markup=False, emoji=False, _environ=_usable(os.environ))
+    if made.width < NARROWEST:
+        made.width = 80
     made.width = min(made.width, WIDEST)
     return made
+
+
+def _usable(environment: Mapping[str, str]) -> dict[str, str]:
+    """The environment without sizes of the terminal that are none: nothing can be printed in 0 columns."""
+
+    def usable(name: str, value: str) -> bool:
+        if name not in ("COLUMNS", "LINES"):
+            return True
+        return value.isascii() and value.isdigit() and len(value) < 7 and (name == "LINES" or int(value) >= NARROWEST)
+
+    return {name: value for name, value in environment.items() if usable(name, value)}
 
 
 def emit(*renderables: RenderableType) -> None:
     """Print, without the spaces that rich pads lines with where no terminal needs them."""
     out = console()
+    items = [plainly(item) for item in renderables]
     if out.is_terminal:
-        for item in renderables:
+        for item in items:
             out.print(item)
         return
     with out.capture() as captured:
-        for item in renderables:
+        for item in items:
             out.print(item)
     sys.stdout.write("".join(f"{line.rstrip()}\n" for line in captured.get().splitlines()))
 
 
+def plainly(item: Any) -> Any:
+    """A text as stdout's encoding can show it, before it is laid out: ``Psi`` is wider than ``Ψ``. Tables see to their own cells."""
+    encoding = getattr(sys.stdout, "encoding", None)
+    if isinstance(item, str):
+        return plain_for(item, encoding)
+    if isinstance(item, Group):
+        return Group(*(plainly(part) for part in item.renderables))
+    if isinstance(item, Padding):
+        return Padding(plainly(item.renderable), (item.top, item.right, item.bottom, item.left))
+    if not isinstance(item, Text) or shows(item.plain, encoding):
+        return item
+    out = item.blank_copy()
+    for letter in item.divide(range(1, len(item))):
+        spelled = plain_for(letter.plain, encoding)
+        out.append_text(Text(spelled, spans=[Span(0, len(spelled), span.style) for span in letter.spans]))
+    return out
+
+
+class Grid(Table):
+    """A table whose texts are as stdout can show them."""
+
+    def add_column(self, header: RenderableType = "", *args: Any, **settings: Any) -> None:
+        """Add a column."""
+        super().add_column(plainly(header), *args, **settings)
+
+    def add_row(self, *cells: RenderableType | None, **settings: Any) -> None:
+        """Add a row."""
+        super().add_row(*(plainly(cell) for cell in cells), **settings)
+
+
 def columns(*headings: str, first: str = "") -> Table:
     """A table without lines: a first column of labels, then right-aligned figures."""
-    table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1), header_style="bold")
+    table = Grid(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1), header_style="bold")
     # Where a terminal is too narrow, figures go on in the next line: cut off they would read as others.
     table.add_column(first, justify="left", overflow="fold")
     for heading in headings:
@@ -52,7 +112,7 @@ def columns(*headings: str, first: str = "") -> Table:
 
 def labelled(rows: list[tuple[str, str]]) -> Table:
     """Labels with wrapped text beside them."""
-    grid = Table.grid(padding=(0, 1))
+    grid = Grid.grid(padding=(0, 1))
     grid.add_column(no_wrap=True, style="bold")
     grid.add_column(overflow="fold")
     previous = None

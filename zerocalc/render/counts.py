@@ -21,6 +21,10 @@ def show(model: Model, counts: Counts) -> None:
     for component, count in counts.components.items():
         if count:
             table.add_row(component, f"{count:,}", f"{100 * count / counts.total:.1f} %", f"{kept.components[component]:,}" if kept else "unknown")
+    if counts.adapters:
+        table.add_row(
+            "adapters", f"{counts.adapters:,}", f"{100 * counts.adapters / counts.total:.2g} %", f"{kept.adapters:,}" if kept else "unknown"
+        )
     table.add_section()
     for label, count in (
         ("total", counts.total),

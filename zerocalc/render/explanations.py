@@ -6,14 +6,13 @@ from rich.console import RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
-from zerocalc.explained import Explanation, TensorShare, saved_tensors
+from zerocalc.explained import ROWS_AT_PEAK, Explanation, TensorShare, saved_tensors
 from zerocalc.ledger import STATE_KINDS, Moment, Term
-from zerocalc.planner import display_name
 from zerocalc.render.console import columns, emit, labelled
 from zerocalc.render.plans import header, parameters_of
-from zerocalc.results import Plan
+from zerocalc.results import Plan, display_name
 from zerocalc.schedule import NETWORK_FABRICS, VOLUME_FACTOR, Collective
-from zerocalc.units import byte_unit, figure
+from zerocalc.units import byte_unit, figure, format_multiple
 
 
 def show(plan: Plan, explanations: list[Explanation], whole: bool) -> None:
@@ -22,12 +21,13 @@ def show(plan: Plan, explanations: list[Explanation], whole: bool) -> None:
     for explanation in explanations:
         shown += _memory(plan, explanation, whole)
         shown += _traffic(explanation, whole)
-    shown += ["", labelled([("symbols", _legend(explanations)), *(("assumed", text) for text in plan.assumptions)])]
+    symbols = _legend(explanations)
+    shown += ["", labelled([*([("symbols", symbols)] if symbols else []), *(("assumed", text) for text in plan.assumptions)])]
     emit(*shown)
 
 
 def _amount(number: int) -> str:
-    unit, _, size = byte_unit(number, binary=False)
+    unit, _, size = byte_unit(number, binary=False, least=0.1)
     return f"{number:,} bytes" if size == 1 else f"{number:,} bytes ({figure(number, size)} {unit})"
 
 
@@ -54,11 +54,15 @@ def _sum(label: str, parts: list[int]) -> Text:
 
 
 def _memory(plan: Plan, explanation: Explanation, whole: bool) -> list[RenderableType]:
+    if not explanation.terms and not whole:
+        return []
     lines: list[RenderableType] = ["", Text(f"{display_name(explanation.name)}, memory", "bold underline")]
     for term in explanation.terms:
         place = {"gpu": "each GPU", "cpu": "each node's host", "nvme": "each node's drives"}[term.tier]
         lines += _entry(f"{term.name}: {place}, {_while(term.moments)}", term, term.bytes)
-    tensors = saved_tensors(plan, explanation.terms)
+    if explanation.row and not whole:
+        lines.append(_sum(explanation.row, [t.bytes for t in explanation.terms]))
+    tensors = [] if explanation.row in ROWS_AT_PEAK else saved_tensors(plan, explanation.terms)
     if tensors and not whole:
         lines += ["", _tensors(tensors)]
     if whole:
@@ -83,9 +87,13 @@ def _tensors(tensors: list[TensorShare]) -> RenderableType:
 
 
 def _traffic(explanation: Explanation, whole: bool) -> list[RenderableType]:
+    if not explanation.collectives and not whole:
+        return []
     lines: list[RenderableType] = ["", Text(f"{display_name(explanation.name)}, traffic per step", "bold underline")]
+    unknown = explanation.candidate.communication.unknown
+    missing = [Text(f"unknown, and in no sum: {', '.join(unknown)}", "yellow")] if unknown and whole else []
     if not explanation.collectives:
-        return [*lines, Text("nothing is sent")] if whole else []
+        return [*lines, *(missing or [Text("nothing is sent")])]
     for c in explanation.collectives:
         calls = f"{c.count:,} call{'s' if c.count > 1 else ''} of {c.tensor_bytes:,} bytes"
         hidden = "overlapped" if c.overlapped else "exposed"
@@ -95,14 +103,14 @@ def _traffic(explanation: Explanation, whole: bool) -> list[RenderableType]:
         network = [c.sent_bytes for c in explanation.collectives if c.fabric in NETWORK_FABRICS]
         lines.append(_sum("sent per GPU", network))
         lines.append(_volume(explanation))
-    return lines
+    return [*lines, *missing]
 
 
 def _volume(explanation: Explanation) -> Text:
     """The paper's convention: elements times how often an operation moves them, over the rank's parameters."""
     parts = [f"{VOLUME_FACTOR.get(c.op, 1)}·{c.count:,}·{c.tensor_bytes:,} bytes of {c.dtype}" for c in explanation.collectives if c.group == "dp"]
     volume = explanation.candidate.communication.volume_params
-    return Text(f"volume as N_d grows: ({' + '.join(parts) or '0'}), in elements over the rank's Ψ = {volume:.4g}Ψ", "green")
+    return Text(f"volume as N_d grows: ({' + '.join(parts) or '0'}), in elements over the rank's Ψ = {format_multiple(volume, 4)}Ψ", "green")
 
 
 def _legend(explanations: list[Explanation]) -> str:

@@ -7,8 +7,8 @@ from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderR
 from rich.text import Text
 
 from zerocalc.papers import READINGS, Cell, Comparison, Reading, Table, summary
-from zerocalc.planner import display_name
-from zerocalc.render.console import columns, emit, labelled
+from zerocalc.render.console import columns, emit, labelled, plainly
+from zerocalc.results import display_name
 from zerocalc.units import GB, figure, format_count
 
 LETTERS: dict[Reading, str] = {"truncated": "t", "derived": "d", "bound": "b", "figure": "f", "memory": "m", "unclear": "u"}
@@ -37,7 +37,8 @@ class Wrapped:
     """A grid whose columns are laid out in as many grids, one below the other, as the console's width asks for."""
 
     def __init__(self, heading: str, labels: list[str], figures: dict[str, list[Text]]) -> None:
-        self.heading, self.labels, self.figures = heading, labels, figures
+        self.heading, self.labels = plainly(heading), [plainly(label) for label in labels]
+        self.figures = {plainly(name): [plainly(text) for text in texts] for name, texts in figures.items()}
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """The grids."""

@@ -9,13 +9,15 @@ from collections.abc import Callable
 from rich.console import RenderableType
 from rich.text import Text
 
-from zerocalc.ledger import ACTIVATION_KINDS, STATE_KINDS, Term, record
-from zerocalc.planner import describe_model, display_name
+from zerocalc.explained import PEAK_ROWS
+from zerocalc.ledger import STATE_KINDS, Term, record
+from zerocalc.planner import describe_model
 from zerocalc.render.console import SHORT_MOMENT, columns, emit, labelled
-from zerocalc.results import Estimate, Plan
+from zerocalc.results import Communication, Estimate, Plan, display_name
+from zerocalc.schedule import HOST_TRAFFIC
 from zerocalc.spec.job import Job
 from zerocalc.spec.recipe import DTYPE_BYTES
-from zerocalc.units import GIB, byte_unit, figure, format_gib
+from zerocalc.units import GIB, byte_unit, figure, format_gib, format_multiple
 
 UNKNOWN = "unknown"
 
@@ -42,12 +44,12 @@ def show(plan: Plan) -> None:
     shown: list[RenderableType] = [verdict(plan)] if plan.job.cluster.usable_bytes is not None else []
     shown += [Text(line) for line in header(plan.job, parameters_of(plan))]
     shown.append("")
-    rows, heading = memory_rows(plan)
-    table = columns("", *(display_name(c.name) for c in plan.candidates), first=heading)
-    for row in rows:
+    unit, size = unit_of(plan)
+    table = columns("", *(display_name(c.name) for c in plan.candidates), first=f"{unit} per GPU")
+    for row in memory_rows(plan, size):
         table.add_row(Text(row.label), row.coefficient, *row.cells, style=row.style)
     table.add_section()
-    for row in traffic_rows(plan):
+    for row in traffic_rows(plan, size):
         table.add_row(Text(row.label), row.coefficient, *row.cells, style=row.style)
     shown.append(table)
     remarks = _remarks(plan)
@@ -65,13 +67,17 @@ def verdict(plan: Plan) -> Text:
         name = display_name(chosen.name)
         if chosen.fits:
             spare = format_gib(usable - gpu.reserved_bytes)
-            return Text(f"{name} fits: {figure(gpu.reserved_bytes, GIB)} of {format_gib(usable)}, {spare} to spare. {_traffic(chosen)}", "bold green")
+            fits = "fits on an even share of the pipeline" if plan.job.parallel.pp > 1 else "fits"
+            return Text(
+                f"{name} {fits}: {figure(gpu.reserved_bytes, GIB)} of {format_gib(usable)}, {spare} to spare. {_traffic(chosen)}", "bold green"
+            )
         known = f"{figure(gpu.reserved_bytes, GIB)} of {format_gib(usable)}"
         return Text(f"{name} may fit: {known} without {', '.join(gpu.unknown)}. {_traffic(chosen)}", "bold yellow")
     best = min(plan.candidates, key=lambda c: c.memory.gpu.reserved_bytes)
     lacking = max(best.memory.gpu.reserved_bytes, best.memory.gpu.states_bytes) - usable
     if lacking > 0:
-        return Text(f"Nothing fits in {format_gib(usable)}: {display_name(best.name)}, the closest, lacks {format_gib(lacking)}.", "bold red")
+        lacks = f"{'at least ' if best.memory.gpu.unknown else ''}{format_gib(lacking)}"
+        return Text(f"Nothing fits in {format_gib(usable)}: {display_name(best.name)}, the closest, lacks {lacks}.", "bold red")
     return Text("Nothing can be recommended.", "bold yellow")
 
 
@@ -81,7 +87,7 @@ def _traffic(candidate: Estimate) -> str:
         return "No traffic between data-parallel ranks."
     if candidate.stage == 0:
         return "Plain data parallelism."
-    return "Same traffic as DDP." if ratio == 1 else f"{ratio:.3g}× the traffic of DDP."
+    return "Same traffic as DDP." if ratio == 1 else f"{format_multiple(ratio, 3)}× the traffic of DDP."
 
 
 def header(job: Job, parameters: int) -> list[str]:
@@ -90,16 +96,20 @@ def header(job: Job, parameters: int) -> list[str]:
     degrees = "".join(f", {name} {degree}" for name, degree in (("tp", p.tp), ("pp", p.pp), ("cp", p.cp)) if degree > 1)
     gpus = f"{job.cluster.gpus:,} GPU{'s' if job.cluster.gpus > 1 else ''}"
     kind = f" {job.cluster.gpu.title}" if job.cluster.gpu else ""
-    lines = [f"{describe_model(job, parameters)}, {gpus}{kind}{degrees}, N_d {job.dp:,}"]
-    frozen = f", {job.model.trainable:,} trained" if job.model.trainable else ""
-    lines[0] += frozen
-    lines.append(f"recipe {job.recipe.name} ({job.recipe.bytes_per_parameter:.4g} B/param), {job.framework.name}")
+    lines = [f"{describe_model(job, parameters)}, {gpus}{kind}{degrees}, N_d {job.shards:,}"]
+    lora = job.model.lora
+    if job.model.trainable:
+        lines[0] += f", {job.model.trainable:,} trained"
+    per_parameter = f"{job.trained_recipe.bytes_per_parameter:.4g} B/param"
+    lines.append(f"recipe {job.recipe.name} ({per_parameter}{' of the adapters' if lora else ''}), {job.framework.name}")
+    if lora:
+        base = job.recipe.compute if job.model.quantised is None else job.model.quantised.name
+        lines.append(f"LoRA of rank {lora.rank} on {', '.join(lora.targets)}, adapters in {lora.dtype}, base frozen in {base}")
     if t.seq and not job.model.is_bare:
-        lines.append(
-            f"sequences of {t.seq:,}, micro-batch {t.micro_batch}, accumulation {t.accumulation}, recompute {t.recompute}, {t.attention} attention"
-        )
+        batch = f"sequences of {t.seq:,}, micro-batch {t.micro_batch:,}, accumulation {t.accumulation:,}"
+        lines.append(f"{batch}, recompute {t.recompute}, {t.attention} attention")
     elif t.accumulation > 1:
-        lines.append(f"accumulation {t.accumulation}")
+        lines.append(f"accumulation {t.accumulation:,}")
     choices = _choices(job)
     return [*lines, ", ".join(choices)] if choices else lines
 
@@ -119,11 +129,16 @@ def _choices(job: Job) -> list[str]:
     return out
 
 
-def memory_rows(plan: Plan) -> tuple[list[Row], str]:
-    """The memory part of the table, and the heading that names its unit."""
+def unit_of(plan: Plan) -> tuple[str, int]:
+    """The one unit of a plan's figures: as a heading names it, and its bytes. A GPU's memory is counted in GiB, papers count in GB."""
     gpus = [c.memory.gpu for c in plan.candidates]
-    binary = plan.job.cluster.usable_bytes is not None
-    unit, meaning, size = byte_unit(max(max(g.states_bytes, g.peak_bytes) for g in gpus), binary)
+    unit, meaning, size = byte_unit(max(max(g.states_bytes, g.peak_bytes) for g in gpus), binary=plan.job.cluster.usable_bytes is not None)
+    return f"{unit} ({meaning})", size
+
+
+def memory_rows(plan: Plan, size: int) -> list[Row]:
+    """The memory part of the table, in units of ``size`` bytes."""
+    gpus = [c.memory.gpu for c in plan.candidates]
     bytes_per_parameter = _coefficients(plan.job)
 
     def amounts(label: str, coefficient: str, pick: Callable[[Estimate], int], style: str = "") -> Row:
@@ -141,13 +156,12 @@ def memory_rows(plan: Plan) -> tuple[list[Row], str]:
     whole = next((g.states_bytes for g, c in zip(gpus, plan.candidates, strict=True) if c.stage == 0), None)
     if whole and len(gpus) > 1:
         rows.append(Row("  of DDP", "", tuple(_percent(g.states_bytes, whole) for g in gpus), "dim"))
-    rows += _peak_rows(plan, amounts)
-    return rows, f"{unit} ({meaning}) per GPU"
+    return [*rows, *_peak_rows(plan, amounts)]
 
 
 def _coefficients(job: Job) -> dict[str, str]:
     """Bytes per parameter by kind of state, where the rows do not depend on shapes or on what is frozen."""
-    if job.model.trainable or any(row.of not in ("all", "trainable") for row in job.recipe.rows if row.kind != "copies"):
+    if job.model.trainable or job.model.lora or any(row.of not in ("all", "trainable") for row in job.recipe.rows if row.kind != "copies"):
         return {}
     sums: dict[str, float] = {}
     for row in job.recipe.rows:
@@ -173,18 +187,11 @@ def _peak_rows(plan: Plan, amounts: Callable[..., Row]) -> list[Row]:
     moments = tuple(SHORT_MOMENT[c.memory.gpu.peak_moment] for c in plan.candidates)
     rows = [Row("known peak, at" if plan.candidates[0].memory.gpu.unknown else "peak, at", "", moments, "italic")]
     rows.append(amounts("  states then", "", at_peak(STATE_KINDS)))
-    unknown = "activations" in plan.candidates[0].memory.gpu.unknown
-    if unknown:
-        rows.append(Row("  activations", "", (UNKNOWN,) * len(plan.candidates)))
-    for label, kinds in (
-        ("  activations", ACTIVATION_KINDS - {"logits"}),
-        ("  logits", frozenset({"logits"})),
-        ("  16-bit weight copies", frozenset({"copies"})),
-        ("  buffers (C_B)", frozenset({"buffers"})),
-        ("  gathered layers", frozenset({"gathered"})),
-        ("  device runtime", frozenset({"runtime"})),
-    ):
-        row = amounts(label, "", at_peak(kinds))
+    for label, kinds in PEAK_ROWS:
+        row = amounts(f"  {label}", "", at_peak(kinds))
+        missing = [label in c.memory.gpu.unknown for c in plan.candidates]
+        if any(missing) and kinds != {"logits"}:
+            row = Row(row.label, "", tuple(UNKNOWN if unknown else cell for unknown, cell in zip(missing, row.cells, strict=True)))
         if set(row.cells) != {"0.00"}:
             rows.append(row)
     rows.append(amounts("  in all", "", lambda c: c.memory.gpu.peak_bytes, "bold"))
@@ -192,28 +199,39 @@ def _peak_rows(plan: Plan, amounts: Callable[..., Row]) -> list[Row]:
         rows.append(amounts("with fragmentation", "", lambda c: c.memory.gpu.reserved_bytes, "bold"))
     usable = plan.job.cluster.usable_bytes
     if usable is not None:
-        rows.append(amounts("to spare (-: lacking)", "", lambda c: usable - c.memory.gpu.reserved_bytes))
+        unknown = any(c.memory.gpu.unknown for c in plan.candidates)
+        rows.append(amounts("to spare, at most" if unknown else "to spare (-: lacking)", "", lambda c: usable - c.memory.gpu.reserved_bytes))
         words = {True: "yes", False: "no", None: UNKNOWN}
         rows.append(Row("fits", "", tuple(words[c.fits] for c in plan.candidates), "bold"))
     return rows
 
 
-def traffic_rows(plan: Plan) -> list[Row]:
-    """The traffic part of the table."""
+def traffic_rows(plan: Plan, size: int) -> list[Row]:
+    """The traffic part of the table, in units of ``size`` bytes."""
     answers = [c.communication for c in plan.candidates]
-    unit, _, size = byte_unit(max(max(a.sent_bytes_per_gpu, a.host_bytes_per_gpu) for a in answers), binary=False)
+    missing = unknown_sent(answers[0])
     rows = [
-        Row("traffic per step", "", tuple(f"{a.volume_params:.4g}Ψ" for a in answers)),
-        Row("  of DDP", "", tuple("-" if a.ratio_to_dp is None else f"{a.ratio_to_dp:.3g}×" for a in answers), "dim"),
-        Row(f"  sent per GPU, {unit}", "", tuple(figure(a.sent_bytes_per_gpu, size) for a in answers)),
+        Row("traffic per step", "", tuple(f"{format_multiple(a.volume_params, 4)}Ψ" for a in answers)),
+        Row("  of DDP", "", tuple("-" if a.ratio_to_dp is None else f"{format_multiple(a.ratio_to_dp, 3)}×" for a in answers), "dim"),
+        Row(
+            "  known part sent" if missing else "  sent per GPU",
+            "",
+            tuple(UNKNOWN if missing and not a.sent_bytes_per_gpu else figure(a.sent_bytes_per_gpu, size) for a in answers),
+        ),
     ]
-    if any(a.host_bytes_per_gpu for a in answers):
-        rows.append(Row(f"  to and from host, {unit}", "", tuple(figure(a.host_bytes_per_gpu, size) for a in answers)))
-    host = [c.memory.cpu.bytes_per_node if c.memory.cpu else 0 for c in plan.candidates]
-    if any(host):
-        unit, _, size = byte_unit(max(host), binary=True)
-        rows.append(Row(f"host memory per node, {unit}", "", tuple(figure(amount, size) for amount in host)))
+    rows += [Row(f"  sent by {name[0]}p", "", (UNKNOWN,) * len(answers)) for name in missing]
+    hosts = [c.memory.cpu for c in plan.candidates]
+    if HOST_TRAFFIC in answers[0].unknown:
+        rows += [Row(label, "", (UNKNOWN,) * len(answers)) for label in ("  to and from host", "host memory per node")]
+    elif any(hosts):
+        rows.append(Row("  to and from host", "", tuple(figure(a.host_bytes_per_gpu, size) for a in answers)))
+        rows.append(Row("host memory per node", "", tuple(figure(host.bytes_per_node if host else 0, size) for host in hosts)))
     return rows
+
+
+def unknown_sent(answer: Communication) -> list[str]:
+    """What a GPU sends to others that is in no figure."""
+    return [name for name in answer.unknown if name != HOST_TRAFFIC]
 
 
 def _remarks(plan: Plan) -> list[tuple[str, str]]:
@@ -240,8 +258,10 @@ CSV_COLUMNS: dict[str, Callable[[Estimate], object]] = {
     "fits": lambda c: "" if c.fits is None else str(c.fits).lower(),
     "volume_params": lambda c: c.communication.volume_params,
     "ratio_to_dp": lambda c: "" if c.communication.ratio_to_dp is None else c.communication.ratio_to_dp,
-    "sent_bytes_per_gpu": lambda c: c.communication.sent_bytes_per_gpu,
-    "host_bytes_per_gpu": lambda c: c.communication.host_bytes_per_gpu,
+    "sent_bytes_per_gpu": lambda c: "" if unknown_sent(c.communication) else c.communication.sent_bytes_per_gpu,
+    "host_bytes_per_gpu": lambda c: "" if HOST_TRAFFIC in c.communication.unknown else c.communication.host_bytes_per_gpu,
+    "known_sent_bytes_per_gpu": lambda c: c.communication.sent_bytes_per_gpu,
+    "unknown_traffic": lambda c: ", ".join(c.communication.unknown),
 }
 
 
@@ -259,11 +279,13 @@ def show_csv(plan: Plan) -> None:
 
 def show_markdown(plan: Plan) -> None:
     """Print the table as Markdown, with the remarks as a list."""
-    rows, heading = memory_rows(plan)
+    unit, size = unit_of(plan)
     names = [display_name(c.name) for c in plan.candidates]
     lines = [str(verdict(plan)), ""] if plan.job.cluster.usable_bytes is not None else []
     lines += ["<br>\n".join(header(plan.job, parameters_of(plan))), ""]
-    lines += [f"| {heading} | | {' | '.join(names)} |", f"|---|---:|{'---:|' * len(names)}"]
-    lines += [f"| {row.label.strip()} | {row.coefficient} | {' | '.join(row.cells)} |" for row in [*rows, *traffic_rows(plan)]]
+    lines += [f"| {unit} per GPU | | {' | '.join(names)} |", f"|---|---:|{'---:|' * len(names)}"]
+    lines += [
+        f"| {row.label.strip()} | {row.coefficient} | {' | '.join(row.cells)} |" for row in [*memory_rows(plan, size), *traffic_rows(plan, size)]
+    ]
     lines += ["", *(f"- {label}: {text}" for label, text in _remarks(plan))]
     sys.stdout.write("\n".join(lines) + "\n")

@@ -15,6 +15,8 @@ FIGURES: dict[str, tuple[str, ...]] = {
     "nodes": ("gpus", "gpu", "network_bytes_per_second"),
     "recipes": ("title",),
     "frameworks": ("title",),
+    "implementations": ("title",),
+    "losses": ("title",),
     "families": ("title",),
     "quantisations": ("title",),
     "papers": ("title",),
@@ -50,13 +52,20 @@ def show_names(kind: str, tables: dict[str, dict[str, Any]]) -> None:
 def show_one(kind: str, name: str, table: dict[str, Any]) -> None:
     """Print one preset, every figure with its key, and the source."""
     shown: list[RenderableType] = [Text(f"{name} ({kind})", "bold")]
-    plain = [(key, str(value)) for key, value in table.items() if not isinstance(value, list)]
+    plain = [(key, _words(value)) for key, value in table.items() if not isinstance(value, list)]
     shown.append(labelled(plain))
     for key, value in table.items():
         if isinstance(value, list):
-            shown += [Text(f"{key}:", "bold"), *(Text(f"  {_line(item)}") for item in value)]
+            shown += [Text(f"{key}:", "bold"), *(Text(f"  {_words(item)}") for item in value)]
     emit(*shown)
 
 
-def _line(item: Any) -> str:
-    return ", ".join(f"{key} {value}" for key, value in item.items()) if isinstance(item, dict) else str(item)
+def _words(value: Any, inner: bool = False) -> str:
+    """A value in words: a table as its keys and values, tables and lists inside others in parentheses."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if not isinstance(value, (dict, list)):
+        return str(value)
+    items = value.items() if isinstance(value, dict) else [("", item) for item in value]
+    text = ", ".join(f"{key} {_words(item, True)}".lstrip() for key, item in items)
+    return f"({text})" if inner else text

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from rich.console import RenderableType
 from rich.rule import Rule
-from rich.table import Table
 from rich.text import Text
 
 from zerocalc.ledger import MOMENTS, Moment, Term
-from zerocalc.planner import display_name
-from zerocalc.render.console import console, emit, labelled
-from zerocalc.render.plans import header, parameters_of
-from zerocalc.results import Estimate, Plan
+from zerocalc.render.console import Grid, console, emit, labelled
+from zerocalc.render.plans import header, parameters_of, unit_of
+from zerocalc.results import Estimate, Plan, display_name
 from zerocalc.schedule import Collective
-from zerocalc.units import GB, byte_unit, figure
+from zerocalc.spec.job import Job
+from zerocalc.units import figure
 from zerocalc.walk import QUESTIONS, TITLES, Holding, Instant, gathered, holdings, moved, unknown_gathers, walk
 
 NARROWEST_COLUMN = 26
@@ -27,11 +26,9 @@ def show(plan: Plan) -> None:
     """Print the walk through one step."""
     shown: list[RenderableType] = [Text(line) for line in header(plan.job, parameters_of(plan))]
     walks = [(candidate, walk(candidate)) for candidate in plan.candidates]
-    peak = max(c.memory.gpu.peak_bytes for c in plan.candidates)
-    unit, meaning, size = byte_unit(peak, binary=plan.job.cluster.usable_bytes is not None)
-    shown.append(
-        Text(f"{unit} ({meaning}) per GPU; sent: GB (1e9) per GPU; one step of {_count(plan.job.training.accumulation, 'micro-batch', 'es')}")
-    )
+    heading, size = unit_of(plan)
+    unit = heading.partition(" ")[0]
+    shown.append(Text(f"{heading} per GPU, sent too; one step of {_count(plan.job.training.accumulation, 'micro-batch', 'es')}"))
     side_by_side = max(1, console().width // NARROWEST_COLUMN)
     for index, moment in enumerate(MOMENTS):
         shown += ["", Text(f"{index + 1}. {TITLES[moment]}", "bold underline")]
@@ -43,7 +40,7 @@ def show(plan: Plan) -> None:
             shown.append(_moment(moment, chunk, unit, size))
     shown += ["", Rule(style="dim")]
     for question in QUESTIONS:
-        shown += [Text(question, "bold"), labelled([(display_name(c.name), answer(question, c, unit, size)) for c in plan.candidates]), ""]
+        shown += [Text(question, "bold"), labelled([(display_name(c.name), answer(question, plan.job, c, unit, size)) for c in plan.candidates]), ""]
     remarks = [("note", text) for text in plan.notes] + [("assumed", text) for text in plan.assumptions]
     shown.append(labelled(remarks))
     emit(*shown)
@@ -53,21 +50,24 @@ def _at(moment: Moment, walks: list[tuple[Estimate, list[Instant]]]) -> list[Ins
     return [next(i for i in instants if i.moment == moment) for _, instants in walks]
 
 
-def _moment(moment: Moment, walks: list[tuple[Estimate, list[Instant]]], unit: str, size: int) -> Table:
+def _moment(moment: Moment, walks: list[tuple[Estimate, list[Instant]]], unit: str, size: int) -> Grid:
     instants = _at(moment, walks)
-    table = Table(box=None, pad_edge=False, padding=(0, 1), header_style="bold", expand=False)
+    table = Grid(box=None, pad_edge=False, padding=(0, 1), header_style="bold", expand=False)
     table.add_column("")
     for candidate, _ in walks:
         table.add_column(display_name(candidate.name), overflow="fold")
     table.add_row("holds", *(_list(i.holds, size) for i in instants))
-    table.add_row("in all", *(Text(f"{figure(i.total_bytes, size)} {unit}", "bold") for i in instants))
+    table.add_row(
+        "known" if any(c.memory.gpu.unknown for c, _ in walks) else "in all",
+        *(Text(f"{figure(i.total_bytes, size)} {unit}", "bold") for i in instants),
+    )
     if moment != MOMENTS[0]:
         for label, pick in (("arrives", "arrives"), ("freed", "frees")):
             cells = [getattr(i, pick) for i in instants]
             if any(cells):
                 table.add_row(label, *(_list(terms, size) for terms in cells))
     if any(i.sends for i in instants):
-        table.add_row("sends", *(_sends(i.sends) for i in instants))
+        table.add_row("sends", *(_sends(i.sends, size) for i in instants))
     return table
 
 
@@ -75,20 +75,26 @@ def _list(terms: tuple[Term, ...], size: int) -> Text:
     return Text("\n".join(f"{t.name} {figure(t.bytes, size)}" for t in terms) or "-")
 
 
-def _sends(collectives: tuple[Collective, ...]) -> Text:
+def _sends(collectives: tuple[Collective, ...], size: int) -> Text:
     """One line for each operation on one thing, its calls and bytes summed."""
     sums: dict[tuple[str, str, str], tuple[int, int]] = {}
     for c in collectives:
         key = (c.op, c.what, c.group)
         calls, sent = sums.get(key, (0, 0))
         sums[key] = calls + c.count, sent + c.sent_bytes
-    lines = [f"{op} {what} ({group}) ×{calls:,}: {figure(sent, GB)}" for (op, what, group), (calls, sent) in sums.items()]
+    lines = [f"{op} {what} ({group}) ×{calls:,}: {figure(sent, size)}" for (op, what, group), (calls, sent) in sums.items()]
     return Text("\n".join(lines) or "-")
 
 
-def answer(question: str, candidate: Estimate, unit: str, size: int) -> str:
+def answer(question: str, job: Job, candidate: Estimate, unit: str, size: int) -> str:
     """One of the three questions, answered from a candidate's entries."""
-    return {QUESTIONS[0]: _forward, QUESTIONS[1]: _gradients, QUESTIONS[2]: _update}[question](candidate, unit, size)
+    return {QUESTIONS[0]: _forward, QUESTIONS[1]: _gradients, QUESTIONS[2]: _update}[question](job, candidate, unit, size)
+
+
+def _part(job: Job) -> str:
+    """What one GPU works on, where the model is divided among several."""
+    split = job.parallel.tp * job.parallel.pp
+    return f"Of its 1/{split:,} of the model: " if split > 1 else ""
 
 
 def _share(holding: Holding, unit: str, size: int) -> str:
@@ -96,8 +102,23 @@ def _share(holding: Holding, unit: str, size: int) -> str:
     return f"{part} {holding.name} ({figure(holding.bytes, size)} {unit})"
 
 
-def _forward(candidate: Estimate, unit: str, size: int) -> str:
-    text = ", ".join(_share(h, unit, size) for h in holdings(candidate, "forward"))
+def _seen(job: Job) -> str:
+    """Whose data a GPU's activations come from."""
+    if job.cluster.gpus == 1:
+        return "all activations are its own"
+    if job.model_parallel == 1:
+        return "activations are its own: every GPU sees other data"
+    others = [
+        (job.dp, "data-parallel ranks see other data"),
+        (job.parallel.cp, "context-parallel ranks other tokens of the same sequences"),
+        (job.parallel.tp, "tensor-parallel ranks the same tokens, in their parts of each layer"),
+        (job.parallel.pp, "pipeline stages the same tokens, in their layers"),
+    ]
+    return f"activations are its own: {', '.join(words for degree, words in others if degree > 1)}"
+
+
+def _forward(job: Job, candidate: Estimate, unit: str, size: int) -> str:
+    text = _part(job) + ", ".join(_share(h, unit, size) for h in holdings(candidate, "forward"))
     calls = moved(candidate, "forward", "weights")
     if calls:
         op = calls[0].op
@@ -106,37 +127,41 @@ def _forward(candidate: Estimate, unit: str, size: int) -> str:
         text += f"; the weights in use are brought by {op}, unit by unit, just before they are needed, and freed after{how_large}"
         if unknown_gathers(candidate):
             text += " (how large a unit is depends on the architecture)"
-    text += "; activations are its own: every GPU sees other data"
-    return text + "."
+    return f"{text}; {_seen(job)}."
 
 
-def _gradients(candidate: Estimate, unit: str, size: int) -> str:
+def _gradients(job: Job, candidate: Estimate, unit: str, size: int) -> str:
     calls = moved(candidate, "backward", "gradients")
     kept = next(h for h in holdings(candidate, "backward_end") if h.kind == "gradients")
-    made = "Backward makes them from the last layer to the first"
+    split = job.parallel.tp * job.parallel.pp
+    made = f"Backward makes {'them' if split == 1 else f'those of its 1/{split:,} of the model,'} from the last layer to the first"
     if not calls:
-        return f"{made}; with one data-parallel rank nothing is reduced; it keeps {_share(kept, unit, size)}."
+        return f"{made}; no other GPU holds the same parameters, so that nothing is reduced; it keeps {_share(kept, unit, size)}."
     sent = sum(c.sent_bytes for c in calls)
     count = sum(c.count for c in calls)
     hidden = "while backward goes on" if all(c.overlapped for c in calls) else "after backward"
-    fate = "every GPU keeps the sums" if kept.parts == 1 else "each GPU keeps the sums of its part and frees the rest"
-    return f"{made}; {calls[0].op} adds them up {hidden} ({_count(count, 'call')}, {figure(sent, GB)} GB sent); {fate}: {_share(kept, unit, size)}."
+    each = "each GPU" if split == 1 else f"each of the {calls[0].ranks:,} GPUs with that part"
+    fate = f"{each} keeps all the sums" if kept.parts == 1 else f"{each} keeps the sums of its share and frees the rest"
+    how = f"{calls[0].op} adds them up {hidden} ({_count(count, 'call')}, {figure(sent, size)} {unit} sent)"
+    return f"{made}; {how}; {fate}: {_share(kept, unit, size)}."
 
 
-def _update(candidate: Estimate, unit: str, size: int) -> str:
+def _update(job: Job, candidate: Estimate, unit: str, size: int) -> str:
     optimizer = next((h for h in holdings(candidate, "step") if h.kind == "optimizer"), None)
     weights = next(h for h in holdings(candidate, "step") if h.kind == "weights")
     parts = (optimizer or weights).parts
+    if job.cluster.gpus == 1:
+        return "The one GPU updates all parameters."
+    if job.shards == 1:
+        return "Each GPU updates its part of the model, which no other GPU holds: there is nothing to agree on."
+    own = "all parameters" if job.parallel.tp * job.parallel.pp == 1 else "all parameters of its part of the model"
     if parts == 1:
-        alone = not candidate.communication.collectives
-        return (
-            "The one GPU updates all parameters."
-            if alone
-            else "Every GPU updates all parameters from the same sums, so that all agree without a word."
-        )
-    text = f"Each GPU updates its 1/{parts:,} of the parameters with its share of the optimizer states"
+        return f"Every GPU updates {own} from the same sums, so that all agree without a word."
+    whole = "the parameters" if own == "all parameters" else "the parameters of its part of the model"
+    text = f"Each GPU updates its 1/{parts:,} of {whole} with its share of the optimizer states"
     calls = moved(candidate, "step", "weights")
     if calls:
-        sent = figure(sum(c.sent_bytes for c in calls), GB)
-        return f"{text}; then {calls[0].op} gives every GPU all new weights ({sent} GB sent)."
+        sent = figure(sum(c.sent_bytes for c in calls), size)
+        new = "all new weights" if own == "all parameters" else "all new weights of that part"
+        return f"{text}; then {calls[0].op} gives every GPU {new} ({sent} {unit} sent)."
     return f"{text}; nobody holds the rest, so nothing is sent: the next forward gathers the new weights."

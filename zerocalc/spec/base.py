@@ -1,12 +1,15 @@
 """What all parts of a Job share: frozen pydantic models, errors that name a field, names that stand for presets."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, get_args
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
 
 from zerocalc import presets
 from zerocalc.units import shown
+
+LONGEST_PATH = 4096
+"""Characters of a field that holds a preset's name or a file's path; what Linux takes at most."""
 
 
 class Spec(BaseModel):
@@ -23,6 +26,13 @@ class FieldError(ValueError):
         self.path = path
 
 
+def require(value: object, spec: type[Spec], function: str) -> None:
+    """Raise `TypeError`, one line, unless ``value`` is what a public function takes."""
+    if not isinstance(value, spec):
+        name = f"zerocalc.{spec.__name__}"
+        raise TypeError(f"{function} takes a {spec.__name__}, not {type(value).__name__}; {name}(...) or {name}.model_validate({{...}}) makes one")
+
+
 def from_preset(kind: str) -> BeforeValidator:
     """Let a string stand for the preset of that name, or for a user's TOML file."""
 
@@ -32,29 +42,81 @@ def from_preset(kind: str) -> BeforeValidator:
     return BeforeValidator(resolve)
 
 
-def explain(error: ValidationError) -> tuple[str, str]:
-    """The first fault of a failed validation, as a dotted field path and one line of text."""
+def listed(value: Any) -> Any:
+    """A list written as one text, ``a,b``, as a list."""
+    return tuple(part.strip() for part in value.split(",")) if isinstance(value, str) else value
+
+
+def explain(error: ValidationError, root: type[BaseModel] | None = None) -> tuple[str, str]:
+    """The first fault of a failed validation, as a dotted field path and one line of text.
+
+    ``root`` is what was validated; with it an unknown field is answered with the known ones that are nearest.
+    """
     # A missing or unknown field often comes with follow-up faults; the first is the one to mend.
     first = error.errors(include_url=False)[0]
-    path = ".".join(str(part) for part in first["loc"] if not (isinstance(part, str) and "[" in part))
+    places = [part for part in first["loc"] if not (isinstance(part, str) and "[" in part)]
+    if len(places) > 1 and places[-1] in UNION_BRANCHES:
+        places.pop()
+    path = ".".join(map(str, places))
     cause = first.get("ctx", {}).get("error")
     if isinstance(cause, FieldError):
         return cause.path, str(cause)
     if isinstance(cause, ValueError):
         return path, str(cause)
-    return path, _wording(first)
+    if first["type"] == "extra_forbidden":
+        return path, f"is not a known field{_nearest_fields(root, places)}"
+    return path, _wording(first, path)
 
 
-def _wording(fault: Any) -> str:
-    kind, value, context = fault["type"], shown(fault.get("input")), fault.get("ctx", {})
+UNION_BRANCHES = frozenset({"constrained-int", "str"})
+"""What pydantic appends to the path of a value that can be of several kinds: the first of these kinds."""
+NAMEABLE = frozenset({"model", "gpu", "node", "recipe", "framework"})
+"""Fields that a preset's name can stand for."""
+
+
+def _nearest_fields(root: type[BaseModel] | None, places: list[Any]) -> str:
+    """A clause on the fields that could have been meant, or on all that there are where these are few."""
+    spec = root
+    for place in places[:-1]:
+        if spec is not None and isinstance(place, str):
+            field = spec.model_fields.get(place)
+            spec = _spec_in(field.annotation) if field else None
+    if spec is None:
+        return ""
+    known = list(spec.model_fields)
+    few = f"; the fields are {', '.join(known)}" if len(known) <= MOST_LISTED else ""
+    return presets.nearest(shown(places[-1]).strip("'"), known) or few
+
+
+MOST_LISTED = 8
+
+
+def _spec_in(annotation: Any) -> type[BaseModel] | None:
+    """The class of fields that an annotation holds, be it optional or in a list."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    return next((spec for inner in get_args(annotation) if (spec := _spec_in(inner))), None)
+
+
+def _wording(fault: Any, path: str) -> str:
+    value, context = shown(fault.get("input")), fault.get("ctx", {})
+    table = "neither a name nor a table of fields" if path.rpartition(".")[2] in NAMEABLE else "not a table of fields"
     words: dict[str, Callable[[], str]] = {
         "missing": lambda: "is missing",
-        "extra_forbidden": lambda: "is not a known field",
         "literal_error": lambda: f"{value} is not one of {context['expected'].replace(' or ', ', ')}",
         "bool_type": lambda: f"{value} is not true or false",
         "string_type": lambda: f"{value} is not a text",
-        "model_type": lambda: f"{value} is neither a name nor a table of fields",
+        "string_unicode": lambda: f"{value} holds a character that is none",
+        "string_too_long": lambda: f"has {len(fault['input']):,} characters; the most is {context['max_length']:,}",
+        "string_too_short": lambda: "is an empty text",
+        "model_type": lambda: f"{value} is {table}",
         "dict_type": lambda: f"{value} is not a table of fields",
         "tuple_type": lambda: f"{value} is not a list",
+        "list_type": lambda: f"{value} is not a list",
+        "too_long": lambda: f"has {context['actual_length'] or len(fault['input']):,} items; the most is {context['max_length']:,}",
+        "too_short": lambda: "is an empty list",
+        "int_type": lambda: f"{value} is not a whole number",
+        "less_than_equal": lambda: f"{value} is not at most {context['le']:,}",
+        "greater_than_equal": lambda: f"{value} is not at least {context['ge']:,}",
     }
-    return words[kind]() if kind in words else f"{value}: {fault['msg'][:1].lower()}{fault['msg'][1:]}"
+    return words[fault["type"]]() if fault["type"] in words else f"{value} is of the wrong kind"

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, StrictBool, model_validator
 
 from zerocalc import presets
-from zerocalc.spec.base import FieldError, Spec, from_preset
+from zerocalc.spec.base import LONGEST_PATH, FieldError, Spec, from_preset
 from zerocalc.units import Bytes, Capacity, Flops, Rate, Whole, format_gib
 
 DEFAULT_GPUS_PER_NODE = 8
@@ -39,9 +39,18 @@ class Node(Spec):
     title: Annotated[str, Field(max_length=200)]
     source: Annotated[str, Field(max_length=2000)]
     gpus: Whole
-    gpu: Annotated[str, Field(max_length=200)]
+    gpu: Annotated[str, Field(max_length=LONGEST_PATH)]
     network_bytes_per_second: Rate | None = None
     note: Annotated[str, Field(max_length=500)] | None = None
+
+
+def _title_of_gpu(name: str) -> str | None:
+    """The title of a node's GPU; ``None`` where that was a file which has gone since a job was saved."""
+    try:
+        title = presets.load("gpus", name).get("title")
+    except presets.PresetError:
+        return None
+    return title if isinstance(title, str) else None
 
 
 class Cluster(Spec):
@@ -62,13 +71,27 @@ class Cluster(Spec):
             return data
         if isinstance(node, str):
             node = presets.load("nodes", node)
-        if not isinstance(node, dict):
+        if not isinstance(node, (dict, Node)):
             return data
         out = {**data, "node": node}
         for field, key in (("gpu", "gpu"), ("gpus_per_node", "gpus")):
-            if out.get(field) is None and node.get(key) is not None:
-                out[field] = node[key]
+            value = node.get(key) if isinstance(node, dict) else getattr(node, key)
+            if out.get(field) is None and value is not None:
+                out[field] = value
         return out
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        gpu, node, memory = self.gpu, self.node, self.gpu_memory
+        if node is not None:
+            if self.gpus_per_node != node.gpus:
+                raise FieldError("cluster.gpus_per_node", f"{self.gpus_per_node} contradicts the node {node.title}, which has {node.gpus}")
+            own = _title_of_gpu(node.gpu)
+            if gpu is not None and own is not None and gpu.title != own:
+                raise FieldError("cluster.gpu", f"{gpu.title} contradicts the node {node.title}, whose GPUs are {own}")
+        if gpu is not None and memory is not None and gpu.usable_bytes is not None and memory > gpu.usable_bytes:
+            raise FieldError("cluster.gpu_memory", f"{format_gib(memory)} is more than the {format_gib(gpu.usable_bytes)} usable on {gpu.title}")
+        return self
 
     @property
     def usable_bytes(self) -> int | None:

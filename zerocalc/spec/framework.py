@@ -4,8 +4,8 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from zerocalc.spec.base import FieldError, Spec
-from zerocalc.units import Whole
+from zerocalc.spec.base import LONGEST_PATH, FieldError, Spec
+from zerocalc.units import Whole, shown
 
 Stage = Annotated[int, Field(ge=0, le=3, strict=True)]
 
@@ -29,7 +29,8 @@ class Framework(Spec):
     name: Annotated[str, Field(min_length=1, max_length=60)]
     title: Annotated[str, Field(max_length=200)] = ""
     source: Annotated[str, Field(max_length=2000)]
-    recipe: Annotated[str, Field(max_length=200)]
+    recipe: Annotated[str, Field(max_length=LONGEST_PATH)]
+    implementation: Annotated[str, Field(max_length=LONGEST_PATH)]
     units_in_flight: Whole
     stages: Annotated[tuple[FrameworkStage, ...], Field(min_length=1, max_length=4)]
 
@@ -43,7 +44,7 @@ class Framework(Spec):
     def stage(self, number: int) -> FrameworkStage:
         """The behaviour at a stage; `FieldError` where the framework lacks it."""
         for stage in self.stages:
-            if stage.stage == number:
+            if stage.stage == number and not isinstance(number, bool):
                 return stage
         have = ", ".join(str(stage.stage) for stage in self.stages)
-        raise FieldError("zero.stage", f"{number} is not a stage of {self.name}; it has {have}")
+        raise FieldError("zero.stage", f"{shown(number)} is not a stage of {self.name}; it has {have}")

@@ -7,13 +7,17 @@ from pydantic import Field, model_validator
 from zerocalc.spec.base import FieldError, Spec, from_preset
 from zerocalc.spec.cluster import Cluster, Parallel
 from zerocalc.spec.framework import Framework
-from zerocalc.spec.model import GPT2_POSITIONS, Model
+from zerocalc.spec.implementation import Implementation
+from zerocalc.spec.loss import Loss
+from zerocalc.spec.model import DEFAULT_KIND, GPT2_POSITIONS, Model, only_given, positions_for
 from zerocalc.spec.recipe import Recipe
 from zerocalc.spec.training import Training
 from zerocalc.spec.zero import Zero
 from zerocalc.units import parse_whole
 
 DEFAULT_FRAMEWORK = "paper"
+DEFAULT_OF = (("recipe", "framework"), ("implementation", "framework"), ("loss", "implementation"))
+"""What a job takes from another part of it unless told otherwise: the framework names a recipe and an implementation, that one its loss."""
 
 
 class Job(Spec):
@@ -26,6 +30,8 @@ class Job(Spec):
     cluster: Cluster
     framework: Annotated[Framework, from_preset("frameworks")]
     recipe: Annotated[Recipe, from_preset("recipes")]
+    implementation: Annotated[Implementation, from_preset("implementations")]
+    loss: Annotated[Loss, from_preset("losses")]
     training: Training = Field(default_factory=Training)
     parallel: Parallel = Field(default_factory=Parallel)
     zero: Zero = Field(default_factory=Zero)
@@ -33,7 +39,7 @@ class Job(Spec):
     @model_validator(mode="before")
     @classmethod
     def _defaults(cls, data: Any) -> Any:
-        """The paper's framework unless another is named, and the framework's recipe unless one is."""
+        """The paper's framework unless another is named, and its recipe, implementation and loss unless they are."""
         if not isinstance(data, dict):
             return data
         data = dict(data)
@@ -44,15 +50,12 @@ class Job(Spec):
         for part in ("training", "parallel", "zero"):
             data.setdefault(part, {})  # validated with the rest: a default that is a model would need a validator of its own
         data["model"] = _with_positions(data["model"], data.get("training"))
-        framework = data.setdefault("framework", DEFAULT_FRAMEWORK)
-        if data.get("recipe") is None:
-            if isinstance(framework, str):
-                from zerocalc import presets
-
-                framework = data["framework"] = presets.load("frameworks", framework)
-            recipe = framework.get("recipe") if isinstance(framework, dict) else getattr(framework, "recipe", None)
-            if recipe is not None:
-                data["recipe"] = recipe
+        data.setdefault("framework", DEFAULT_FRAMEWORK)
+        for part, owner in DEFAULT_OF:
+            if data.get(part) is None:
+                default = _named_by(data, owner, part)
+                if default is not None:
+                    data[part] = default
         return data
 
     @property
@@ -62,8 +65,17 @@ class Job(Spec):
 
     @property
     def dp(self) -> int:
-        """The data-parallel degree; also N_d, the degree over which the paper shards states."""
+        """The data-parallel degree: how many batches of their own the GPUs work on."""
         return self.cluster.gpus // self.model_parallel
+
+    @property
+    def shards(self) -> int:
+        """N_d: the ranks over which gradients are reduced and states sharded.
+
+        Context-parallel ranks hold the same parameters and see other tokens, so that they belong to it (Megatron's and torchtitan's groups for
+        gradients and shards, DeepSpeed-Ulysses' too: arXiv 2309.14509); [ZeRO] has no context parallelism.
+        """
+        return self.dp * self.parallel.cp
 
     @property
     def stages(self) -> tuple[int, ...]:
@@ -73,7 +85,18 @@ class Job(Spec):
     @property
     def reduce_dtype(self) -> str:
         """The dtype in which gradients are reduced."""
-        return self.zero.reduce_dtype or self.recipe.gradient_dtype
+        return self.zero.reduce_dtype or self.trained_recipe.gradient_dtype
+
+    @property
+    def trained_recipe(self) -> Recipe:
+        """The recipe as it holds for what is trained: the adapters alone where there are some."""
+        lora = self.model.lora
+        return self.recipe if lora is None else self.recipe.for_adapters(lora.dtype)
+
+    @property
+    def gather_dtype(self) -> str:
+        """The dtype in which a sharded unit's weights are gathered; a frozen base's are held in the compute dtype already."""
+        return self.recipe.gather if self.model.lora is None else self.recipe.compute
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -117,6 +140,8 @@ class Job(Spec):
 
     def _check_activations(self) -> None:
         z, t, p, m = self.zero, self.training, self.parallel, self.model
+        if t.recompute_every > 1 and t.recompute not in ("full", "operators"):
+            raise FieldError("training.recompute_every", f"recomputes one layer in {t.recompute_every}: it needs recompute full or operators")
         if z.partition_activations:
             if p.tp == 1:
                 raise FieldError(
@@ -131,16 +156,32 @@ class Job(Spec):
             raise FieldError("training.seq", f"{t.seq} is more than the model's {m.positions} learned positions")
 
 
+def _named_by(data: dict[str, Any], owner: str, part: str) -> Any:
+    """What the framework or the implementation names for a part of the job that was not given."""
+    described = data.get(owner)
+    if isinstance(described, str):
+        from zerocalc import presets
+
+        described = data[owner] = presets.load(f"{owner}s", described)
+    return described.get(part) if isinstance(described, dict) else getattr(described, part, None)
+
+
 def _with_positions(model: Any, training: Any) -> Any:
-    """Dimensions given without learned positions get as many as the sequence needs, and say so."""
+    """Dimensions given without learned positions get as many as the sequence needs, and say so; so do those that were filled in for another one."""
     seq = training.get("seq") if isinstance(training, dict) else getattr(training, "seq", None)
-    if not isinstance(model, dict) or model.get("positions") is not None or model.get("hidden") is None or model.get("kind", "gpt2") != "gpt2":
-        return model
     try:
-        needed = parse_whole(seq)
+        needed = max(parse_whole(seq), GPT2_POSITIONS)
     except ValueError:
+        needed = GPT2_POSITIONS
+    if isinstance(model, Model) and "positions" in model.filled and model.positions != needed:
+        model = model.model_dump()
+    if not isinstance(model, dict):
         return model
-    if needed <= GPT2_POSITIONS:
+    if model.get("positions") != needed:
+        model = only_given(model, ("positions",))
+    if model.get("positions") is not None or model.get("hidden") is None or (model.get("kind") or DEFAULT_KIND) != "gpt2" or needed == GPT2_POSITIONS:
         return model
-    assumed = (*model.get("assumed", ()), f"{needed:,} learned positions (the sequence length)")
-    return {**model, "positions": needed, "assumed": assumed}
+    if not all(isinstance(model.get(key, ()), (list, tuple)) for key in ("assumed", "filled")):
+        return model  # its own validation says so
+    assumed, filled = (*model.get("assumed", ()), positions_for(needed)), (*model.get("filled", ()), "positions")
+    return {**model, "positions": needed, "assumed": assumed, "filled": filled}

@@ -5,10 +5,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 from pydantic import BeforeValidator, Field, StrictBool, ValidationError, model_validator
 
 from zerocalc.spec.base import FieldError, Spec, explain
+from zerocalc.spec.implementation import Activation
 from zerocalc.spec.recipe import FloatDtype
 from zerocalc.units import Count, Fraction, Whole
 
 ModelKind = Literal["gpt2", "llama"]
+DEFAULT_KIND: ModelKind = "gpt2"
 
 
 def _read_stack(value: Any) -> Any:
@@ -20,8 +22,17 @@ def _read_stack(value: Any) -> Any:
     try:
         return Stack.model_validate(value)
     except ValidationError as error:
-        path, text = explain(error)
-        raise FieldError(path if path.startswith("model.") else f"model.stack.{path}", text) from None
+        path, text = explain(error, Stack)
+        raise FieldError(path if path.startswith("model.") else f"model.stack.{path}".rstrip("."), text) from None
+
+
+def _read_lora(value: Any) -> Any:
+    """Adapters, validated on their own for the same reason."""
+    if value is None:
+        return None
+    from zerocalc.spec.lora import read_lora
+
+    return read_lora(value)
 
 
 def _read_quantised(value: Any) -> Any:
@@ -38,14 +49,17 @@ def _read_quantised(value: Any) -> Any:
 
 
 if TYPE_CHECKING:
+    from zerocalc.spec.lora import Lora
     from zerocalc.spec.quantisation import Quantisation
     from zerocalc.spec.stack import Stack
 
     OptionalStack = Stack | None
     OptionalQuantisation = Quantisation | None
+    OptionalLora = Lora | None
 else:
     OptionalStack = Annotated[Any, BeforeValidator(_read_stack)]
     OptionalQuantisation = Annotated[Any, BeforeValidator(_read_quantised)]
+    OptionalLora = Annotated[Any, BeforeValidator(_read_lora)]
 
 GPT2_DROPOUT = 0.1
 """GPT-2's residual, embedding and attention dropout (openai/gpt-2; config.json of the gpt2 checkpoints)."""
@@ -59,7 +73,7 @@ LLAMA_FFN_MULTIPLE = 256
 
 DIMENSIONS = (
     *("kind", "layers", "hidden", "heads", "kv_heads", "head_dim", "ffn", "vocab", "positions"),
-    *("tied_embeddings", "qkv_bias", "out_bias", "mlp_bias", "qk_norm", "dropout"),
+    *("tied_embeddings", "qkv_bias", "out_bias", "mlp_bias", "qk_norm", "dropout", "activation"),
 )
 REQUIRED = ("layers", "hidden", "heads")
 
@@ -88,15 +102,19 @@ class Model(Spec):
     mlp_bias: StrictBool | None = None
     qk_norm: StrictBool | None = None
     dropout: Fraction | None = None
+    activation: Activation | None = None
 
     family: Annotated[str, Field(max_length=100)] | None = None
     stack: OptionalStack = None
     quantised: OptionalQuantisation = None
     dtype: FloatDtype | None = None
     """In which a checkpoint keeps what is not quantised."""
+    lora: OptionalLora = None
 
     assumed: tuple[str, ...] = ()
     """What had to be filled in, in words; kept with the model so that a saved job says it again."""
+    filled: tuple[str, ...] = ()
+    """The fields that were not given and follow from others: `only_given` leaves them out, so that they follow from what is changed."""
 
     @property
     def is_bare(self) -> bool:
@@ -121,13 +139,25 @@ class Model(Spec):
         """Fill in what the kind implies, and say so where it is a guess."""
         if not isinstance(data, dict):
             return data
+        if data.get("lora") is not None:
+            from zerocalc.spec.lora import with_targets
+
+            data = {**data, "lora": with_targets(data["lora"], data.get("family") or data.get("kind"))}
         given = {key for key in DIMENSIONS if data.get(key) is not None}
         if data.get("params") is not None or data.get("stack") is not None or not given:
             return data
-        return {**data, **_filled(data)}
+        new, assumed = _filled(data)
+        if not new or not all(isinstance(data.get(key, ()), (list, tuple)) for key in ("assumed", "filled")):
+            return data
+        out = {**data, **new, "filled": (*data.get("filled", ()), *new)}
+        if assumed:
+            out["assumed"] = (*data.get("assumed", ()), *assumed)
+        return out
 
     @model_validator(mode="after")
     def _check(self) -> Self:
+        if self.lora is not None and self.trainable is not None:
+            raise FieldError("model.trainable", "contradicts LoRA, which trains the adapters alone: give one of the two")
         if self.params is not None:
             self._check_bare(self.params)
             return self
@@ -157,6 +187,8 @@ class Model(Spec):
             raise FieldError(
                 "model.params", f"contradicts the architecture ({set_too[0]} …): give the number of parameters or the architecture, not both"
             )
+        if self.lora is not None:
+            raise FieldError("model.lora.rank", "needs the shapes of the layers it adapts: give an architecture, not just params")
         if self.trainable is not None and self.trainable > params:
             raise FieldError("model.trainable", f"{self.trainable:,} is more than the model's {params:,} parameters")
         if self.blocks is not None and self.blocks > params:
@@ -172,8 +204,27 @@ class Model(Spec):
             raise FieldError("model.dropout", f"{self.dropout} is for kind gpt2; kind llama trains without dropout")
 
 
-def _filled(data: dict[str, Any]) -> dict[str, Any]:
-    """The architecture's missing dimensions, from its kind."""
+def only_given(data: dict[str, Any], fields: tuple[str, ...] = DIMENSIONS) -> dict[str, Any]:
+    """A model's table without what was filled in of some fields and the words for it; validation fills it in anew."""
+    filled = data.get("filled")
+    if not filled or not isinstance(filled, (list, tuple)) or not all(isinstance(field, str) for field in filled):
+        return data
+    kept = {key: value for key, value in data.items() if not (key in filled and key in fields)}
+    kept["filled"] = [field for field in filled if field not in fields]
+    lines = data.get("assumed")
+    if isinstance(lines, (list, tuple)):
+        said = (*_filled(kept)[1], positions_for(data.get("positions")))
+        kept["assumed"] = [line for line in lines if line not in said]
+    return kept
+
+
+def positions_for(tokens: object) -> str:
+    """The words for learned positions that follow from the sequence length."""
+    return f"{tokens:,} learned positions (the sequence length)" if isinstance(tokens, int) else ""
+
+
+def _filled(data: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    """The architecture's missing dimensions, from its kind, and what is a guess among them, in words."""
     out: dict[str, Any] = {}
     assumed: list[str] = []
 
@@ -192,8 +243,8 @@ def _filled(data: dict[str, Any]) -> dict[str, Any]:
         except ValueError:
             return None
 
-    fill("kind", "gpt2", "kind gpt2 (LayerNorm, learned positions, plain MLP); --kind llama for gated MLPs and RMSNorm")
-    llama = data.get("kind", "gpt2") == "llama"
+    fill("kind", DEFAULT_KIND, "kind gpt2 (LayerNorm, learned positions, plain MLP); --kind llama for gated MLPs and RMSNorm")
+    llama = data.get("kind", DEFAULT_KIND) == "llama"
     hidden, heads = whole("hidden"), whole("heads")
     fill("kv_heads", heads)
     if hidden and heads and hidden % heads == 0:
@@ -212,10 +263,9 @@ def _filled(data: dict[str, Any]) -> dict[str, Any]:
     for bias in ("qkv_bias", "out_bias", "mlp_bias"):
         fill(bias, not llama)
     fill("qk_norm", False)
+    fill("activation", "silu" if llama else "gelu_new")
     fill("dropout", 0.0 if llama else GPT2_DROPOUT, None if llama else f"dropout {GPT2_DROPOUT} and biases everywhere (GPT-2's)")
-    if assumed and not data.get("title"):
-        out["assumed"] = (*data.get("assumed", ()), *assumed)
-    return out
+    return out, assumed
 
 
 class Dimensions:

@@ -1,10 +1,11 @@
 """An architecture written out: which modules stand before, in and after the layers, with the sizes of each."""
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, Literal, Self, get_args
 
 from pydantic import Field, StrictBool, model_validator
 
 from zerocalc.spec.base import FieldError, Spec
+from zerocalc.spec.implementation import Activation
 from zerocalc.units import Whole
 
 ModuleType = Literal["embedding", "head", "norm", "attention", "mla", "mlp", "moe", "tensors"]
@@ -24,7 +25,14 @@ SIZES: dict[str, tuple[str, ...]] = {
     "tensors": (),
 }
 """The sizes without which a module of a type has no tensors."""
-WORDS: dict[str, tuple[str, ...]] = {"qk_norm": ("none", "head", "full", "heads"), "layout": ("fused", "transposed", "each")}
+WORDS: dict[str, tuple[str, ...]] = {
+    "qk_norm": ("none", "head", "full", "heads"),
+    "layout": ("fused", "transposed", "each"),
+    "kind": ("layer", "rms", "rms_fp32"),
+    "softmax": ("fp32", "compute"),
+    "scores": ("fp32", "compute"),
+    "activation": get_args(Activation),
+}
 """The values that are words, and the words they can be."""
 
 
@@ -61,8 +69,9 @@ class Group(Spec):
 
 
 class Stack(Spec):
-    """The modules of a whole model in the order of the forward pass."""
+    """The modules of a whole model in the order of the forward pass; ``activations``: whether that order says what the layers keep for backward."""
 
+    activations: StrictBool = False
     before: tuple[ModuleSpec, ...] = ()
     groups: tuple[Group, ...] = ()
     after: tuple[ModuleSpec, ...] = ()

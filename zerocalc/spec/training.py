@@ -1,9 +1,15 @@
 """How a batch is run: sequence length, micro-batches, recomputation, attention kernel."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from zerocalc.spec.base import Spec
+from pydantic import BeforeValidator
+
+from zerocalc.spec.base import Spec, listed
+from zerocalc.spec.implementation import Kernel
 from zerocalc.units import Whole
+
+RecomputedModule = Literal["core_attn", "mlp", "moe"]
+"""Megatron's names (--recompute-modules): softmax(q·k)·v, or all of an MLP or a mixture of experts but its input."""
 
 
 class Training(Spec):
@@ -12,5 +18,7 @@ class Training(Spec):
     seq: Whole | None = None
     micro_batch: Whole = 1
     accumulation: Whole = 1
-    recompute: Literal["none", "selective", "full"] = "none"
-    attention: Literal["flash", "eager"] = "flash"
+    recompute: Literal["none", "selective", "operators", "full"] = "none"
+    recompute_every: Whole = 1
+    recompute_modules: Annotated[tuple[RecomputedModule, ...], BeforeValidator(listed)] = ("core_attn",)
+    attention: Kernel = "flash"

@@ -15,7 +15,7 @@ DEFAULT_BUCKET_ELEMENTS = 500_000_000
 FUSED_BUFFER_BYTES = 4
 """[ZeRO] §6.2: fp32 elements; 3B parameters need a buffer of 12 GB."""
 FRAGMENTATION_WITHOUT_DEFRAGMENTATION = 0.3
-"""[ZeRO] §6.3: out of memory with over 30 % still free, in extreme cases."""
+"""[ZeRO] §3.2: out of memory with over 30 % still free, in extreme cases; §6.3 is the remedy."""
 
 
 class Zero(Spec):
@@ -57,12 +57,19 @@ class Zero(Spec):
         if self.cpu_checkpointing and not self.partition_activations:
             raise FieldError("zero.cpu_checkpointing", "moves partitioned activations to the host: it needs partition_activations too")
         if self.fragmentation is not None and self.defragment and self.fragmentation > 0:
-            raise FieldError("zero.fragmentation", "contradicts defragment (M_D), under which nothing is lost: turn defragment off")
+            raise FieldError(
+                "zero.fragmentation",
+                f"{self.fragmentation:g} contradicts defragment (M_D), under which nothing is lost: turn that off, or leave this out",
+            )
+        sizes = {"reduce_bucket_size": self.reduce_bucket_size, "allgather_bucket_size": self.allgather_bucket_size}
+        for name, size in sizes.items():
+            if self.buffers == "fused" and size != DEFAULT_BUCKET_ELEMENTS:
+                raise FieldError(f"zero.{name}", f"{size:,} contradicts buffers fused, one buffer of the model's size: buckets are for constant ones")
         return self
 
     @property
     def fragmentation_fraction(self) -> float:
-        """The fraction of dynamic memory taken as lost to fragmentation."""
+        """Bytes lost to fragmentation for each byte of dynamic memory in use."""
         if self.defragment:
             return 0.0
         return FRAGMENTATION_WITHOUT_DEFRAGMENTATION if self.fragmentation is None else self.fragmentation

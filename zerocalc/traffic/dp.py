@@ -32,20 +32,24 @@ class DataParallel:
             out += [collective(self.link, "step", "all_gather", "weights", gather_dtype, elements * size, count) for elements, count in buckets]
         return out
 
-    def sharded(self, gather_dtype: str, gathers: int) -> list[Collective]:
+    def sharded(self, gather_dtype: str, adapter_dtype: str, gathers: int) -> list[Collective]:
         """Stage 3: each unit's weights are gathered for forward and again for backward, its gradients reduced to their owner."""
-        link, rank, overlapped, size = self.link, self.rank, self.overlapped, DTYPE_BYTES[gather_dtype]
+        link, rank, overlapped = self.link, self.rank, self.overlapped
         by_owner = self.zero.gather == "broadcast"
         gather: Op = "broadcast" if by_owner else "all_gather"
         reduce: Op = "reduce" if by_owner else "reduce_scatter"
         units, last_first = rank.units, rank.units[::-1]
         passes: tuple[tuple[Phase, tuple[Unit, ...]], ...] = (("forward", units), ("backward", last_first))
         out = [
-            collective(link, phase, gather, f"{unit.name} weights", gather_dtype, unit.elements * size, unit.count * gathers, overlapped)
+            collective(link, phase, gather, f"{unit.name} {what}", dtype, elements * DTYPE_BYTES[dtype], unit.count * gathers, overlapped)
             for phase, order in passes
             for unit in order
+            for what, dtype, elements in (("weights", gather_dtype, unit.elements), ("adapters' weights", adapter_dtype, unit.adapters))
+            if elements or what == "weights"
         ]
-        if rank.trainable == rank.parameters:
+        if rank.adapters is not None:
+            out += [self._reduction(reduce, f"{unit.name} adapters' gradients", unit.adapters, unit.count) for unit in last_first if unit.adapters]
+        elif rank.trainable == rank.parameters:
             out += [self._reduction(reduce, f"{unit.name} gradients", unit.elements, unit.count) for unit in last_first]
         else:  # which units hold the trained parameters isn't known
             out += reversed(self._buckets_reduced(reduce))
@@ -74,5 +78,5 @@ def data_parallel(job: Job, rank: Rank, stage: int, sync: str) -> list[Collectiv
         return []
     micro_batches = job.training.accumulation
     traffic = DataParallel(job, rank, stage, 1 if sync == "step" or job.zero.defer_grad_sync else micro_batches)
-    gather_dtype = job.recipe.gather
-    return traffic.sharded(gather_dtype, micro_batches) if stage == 3 else traffic.replicated(gather_dtype)
+    trained_dtype = job.trained_recipe.gather
+    return traffic.sharded(job.gather_dtype, trained_dtype, micro_batches) if stage == 3 else traffic.replicated(trained_dtype)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from zerocalc.formulas.formula import ceil_div
 from zerocalc.modules.rank import Rank
-from zerocalc.schedule import Collective, Fabric, Link, Op, Phase, collective
+from zerocalc.schedule import HOST_TRAFFIC, Collective, Fabric, Link, Op, Phase, collective
 from zerocalc.spec.job import Job
 from zerocalc.spec.recipe import DTYPE_BYTES
 
@@ -24,6 +24,21 @@ def model_parallel(job: Job, rank: Rank) -> list[Collective]:
         return []  # P_a needs tensor parallelism too
     calls = _Calls(job, rank.tokens * rank.arch.hidden, ceil_div(rank.arch.layers, parallel.pp))
     return calls.tensor_parallel() + calls.partitioned_activations() + calls.pipeline_parallel()
+
+
+def unknown_traffic(job: Job, rank: Rank) -> tuple[str, ...]:
+    """What is sent and not in the schedule: all that depends on activations while those are unknown, and what context-parallel ranks send."""
+    parallel = job.parallel
+    if job.model_parallel == 1:
+        return ()
+    known = rank.arch is not None and rank.arch.saves
+    missing = {
+        "tensor-parallel traffic": parallel.tp > 1 and not known,
+        "pipeline-parallel traffic": parallel.pp > 1 and not known,
+        "context-parallel traffic": parallel.cp > 1,
+        HOST_TRAFFIC: job.zero.cpu_checkpointing and not known,
+    }
+    return tuple([name for name, is_missing in missing.items() if is_missing])
 
 
 class _Calls:

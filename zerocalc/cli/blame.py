@@ -1,0 +1,81 @@
+"""Which of the things that a user wrote an error is about: a flag, a file that a flag names, or a field of a job file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from zerocalc.cli.flags import FLAG_OF_PATH
+from zerocalc.presets import label
+
+NAMED = {
+    "model": "models", "model.quantised": "quantisations", "cluster.gpu": "gpus", "cluster.node": "nodes", "recipe": "recipes",
+    "framework": "frameworks", "implementation": "implementations", "loss": "losses",
+}  # fmt: skip
+"""Fields that a name can stand for, and the kind of preset it names."""
+
+BROUGHT_BY = {
+    "cluster.gpu": ("cluster.node", "gpu"),
+    "cluster.gpus_per_node": ("cluster.node", "gpus"),
+    "recipe": ("framework", "recipe"),
+    "implementation": ("framework", "implementation"),
+    "loss": ("implementation", "loss"),
+}
+"""Fields that another one sets where they are not given: that one, and its field that does."""
+
+FOLLOWS_FROM = {"model.ffn": "model.hidden", "model.head_dim": "model.hidden", "model.kv_heads": "model.heads", "model.positions": "training.seq"}
+"""Fields that are filled in from others."""
+
+
+@dataclass(slots=True)
+class Written:
+    """What was written: flags by the field they set, a job file, the presets' names in it, and all that came of it."""
+
+    given: Mapping[str, Any]
+    job_file: str | None = None
+    names: dict[str, str] = field(default_factory=dict)
+    data: dict[str, Any] = field(default_factory=dict)
+
+    def line(self, path: str, text: str) -> str:
+        """An error about a field as one line: first what the user wrote, last the file that it stands in."""
+        for target, (source, key) in BROUGHT_BY.items():
+            brings = self._value(source)
+            if _within(path, target) and self._value(target) is None and isinstance(brings, dict):
+                rest = path[len(target) + 1 :]
+                where, file = self._place(f"{source}.{key}")
+                return f"{where}{f' {label(str(brings[key]))}: {rest}' if rest else ''}: {text}{file}"
+        source = FOLLOWS_FROM.get(path, "")
+        if source and self._value(path) is None and self._value(source) is not None:
+            where, file = self._place(source)
+            return f"{where}: the {path.rpartition('.')[2]} that follows from it: {text}{file}"
+        where, file = self._place(path)
+        return f"{where}: {text}{file}"
+
+    def _place(self, path: str) -> tuple[str, str]:
+        """What the user wrote, a flag where one was given (or nothing else could have been), else a field; and a clause on its file."""
+        item = path.rpartition(".")
+        if item[2].isdecimal() and item[0] in FLAG_OF_PATH:
+            path = item[0]  # an item of a list that is one flag
+        if path in self.given:
+            return FLAG_OF_PATH[path], ""
+        for named in NAMED:
+            if _within(path, named) and path != named:
+                if named in self.given:
+                    return f"{FLAG_OF_PATH[named]} {label(self.given[named])}: {path[len(named) + 1 :]}", ""
+                if named in self.names:
+                    return path, f" (in {label(self.names[named])}, which {self.job_file} names)"
+        if self.job_file is not None:
+            return path or "job", f" (in {self.job_file})"
+        return FLAG_OF_PATH.get(path, path or "job"), ""
+
+    def _value(self, path: str) -> Any:
+        """What stands in a field after flags were put over the file."""
+        found: Any = self.data
+        for part in path.split("."):
+            found = found.get(part) if isinstance(found, dict) else None
+        return found
+
+
+def _within(path: str, target: str) -> bool:
+    return path == target or path.startswith(f"{target}.")

@@ -1,0 +1,98 @@
+"""The forward pass through modules that follow one another: which tensor each of them reads, and what it keeps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
+
+from zerocalc.ledger import record
+from zerocalc.modules.attention import attend
+from zerocalc.modules.base import SavedRow
+from zerocalc.modules.ends import embed, project
+from zerocalc.modules.mlp import feed
+from zerocalc.modules.moe import route
+from zerocalc.modules.tape import Tape, Value
+
+
+@record
+class Step:
+    """One module of a pass: its type, name, and the sizes and switches that its type reads."""
+
+    type: str
+    name: str
+    values: dict[str, Any]
+    component: Any = None
+    unquantised: tuple[str, ...] = ()
+
+
+Steps: TypeAlias = Sequence[Any]
+"""Steps, or modules of a file that have the same fields."""
+
+MIXERS: dict[str, Callable[..., Value]] = {"attention": attend, "mlp": feed, "moe": route, "head": project}
+"""What reads a normed stream, and whose result is added to the stream."""
+REBUILD_LAYERS = frozenset({"full", "operators"})
+"""Recomputation that keeps a layer's input and little else."""
+SPEAK_OF = {"attention": ("attention",), "mlp": ("mlp",), "moe": ("mlp", "experts", "moe")}
+"""How norms that belong to a mixer are called."""
+
+
+def passed(tape: Tape, steps: Steps, hidden: int, recompute: str) -> list[tuple[SavedRow, ...]]:
+    """What each step of a pass over a stream of ``hidden`` numbers a token keeps. A layer that backward computes again keeps its input."""
+    flow = _Flow(tape, tape.stream(f"{steps[0].name} input" if steps else "", hidden))
+    tape.start(recompute)
+    if recompute in REBUILD_LAYERS:
+        tape.keep(flow.stream)
+        tape.rebuilding = True
+    kept = []
+    for step in steps:
+        flow.step(step)
+        kept.append(tape.take())
+    return kept
+
+
+class _Flow:
+    """Where a pass stands: the residual stream, the last norms of it, and the result of a mixer that is still to be added to it."""
+
+    def __init__(self, tape: Tape, stream: Value) -> None:
+        self.tape, self.stream = tape, stream
+        self.normed: dict[str, Value] = {}
+        self.read: Value | None = None
+        self.result: Value | None = None
+        self.mixer = ""
+
+    def step(self, step: Any) -> None:
+        if step.type == "norm":
+            self._norm(step)
+        elif step.type == "embedding":
+            embed(self.tape, **step.values)
+        elif step.type in MIXERS:
+            self._mix(step)
+
+    def _norm(self, step: Any) -> None:
+        tape, kind = self.tape, step.values.get("kind") or ("layer" if step.values.get("bias") else "rms")
+        weight = step.values.get("weight", True)
+        if self.result is not None and any(word in step.name for word in SPEAK_OF.get(self.mixer, ())):
+            self.result = tape.norm(self.result, step.name, kind, f"{self.mixer} result, normed", weight=weight)
+            self.read = None
+            return
+        self._add(f"{step.name} input")
+        reader = step.name.removesuffix(" norm")
+        self.normed[step.name] = tape.norm(self.stream, step.name, kind, f"{'head' if reader == 'final' else reader} input", weight=weight)
+        self.read = self.normed[step.name]
+
+    def _add(self, name: str) -> None:
+        """The residual addition: a new stream."""
+        if self.result is not None:
+            self.stream = self.tape.like(self.stream, name)
+            self.result = None
+            self.normed = {}
+
+    def _mix(self, step: Any) -> None:
+        if self.read is None:
+            self._add(f"{step.type} input")
+            self.read = self.stream
+        own = [normed for name, normed in self.normed.items() if any(word in name for word in SPEAK_OF.get(step.type, ()))]
+        if own:
+            self.read = own[-1]  # mixers side by side may have a norm each
+        self.result = MIXERS[step.type](self.tape, self.read, **step.values)
+        self.mixer = step.type

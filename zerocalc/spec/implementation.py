@@ -1,0 +1,45 @@
+"""The implementation of the layers: which tensors its operations keep for backward, as data."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field, StrictBool
+
+from zerocalc.spec.base import Spec
+from zerocalc.units import Whole
+
+Kernel = Literal["flash", "efficient", "math", "eager"]
+Activation = Literal["gelu", "gelu_new", "gelu_tanh", "quick_gelu", "relu", "relu2", "silu"]
+"""Activations that are told apart by what they keep: ``gelu_new`` and ``quick_gelu`` are written out in steps, the others run as one kernel."""
+
+
+class Implementation(Spec):
+    """How somebody's code writes a decoder layer, where that decides what is kept.
+
+    ``as_written`` stands for what the model's own class does (a family's file says it); the others hold whatever the model.
+
+    - ``rms_norm``: ``eager`` computes it step by step in fp32. ``statistics``: whether norms' means and deviations are counted.
+    - ``activation``: whether activations run as one kernel each. ``gated``: whether a gated MLP multiplies inside its activation's kernel.
+    - ``qkv``: three projections, or one for queries, keys and values, which are views of its result (``fused``) or copies (``split``).
+    - ``rotary``: whether its sines and cosines are kept by each layer.
+    - ``softmax``: dtype in which unfused attention keeps its scores. ``expands``: kernels that get keys and values repeated for every head.
+    - ``sequence_input``: under sequence parallelism, whether a layer keeps its share of a product's input and gathers it again, or all of it.
+    - ``experts``: one product over all experts, or one expert after the other. ``kept_product``: recomputation by operator keeps the output of
+      every so manieth product, beside attention's. ``shared_buffer``: one buffer, held for good, in which sequences are gathered and scores computed.
+    """
+
+    name: Annotated[str, Field(min_length=1, max_length=60)]
+    title: Annotated[str, Field(max_length=200)] = ""
+    source: Annotated[str, Field(max_length=2000)]
+    rms_norm: Literal["fused", "eager"]
+    statistics: StrictBool
+    activation: Literal["fused", "as_written"]
+    gated: Literal["fused", "separate"]
+    qkv: Literal["as_written", "fused", "split", "separate"]
+    rotary: Literal["ignored", "shared", "each_layer"]
+    softmax: Literal["compute", "fp32", "as_written"]
+    expands: tuple[Kernel, ...]
+    sequence_input: Literal["gathered_again", "kept_whole"]
+    experts: Literal["grouped", "each"]
+    kept_product: Whole
+    shared_buffer: StrictBool
+    loss: Annotated[str, Field(max_length=200)]
