@@ -53,6 +53,8 @@ COMMANDS = {
     "presets-one": "presets gpus h100-80g",
     "presets-recipe": "presets recipes mixed-adam",
     "params": "params llama-3.2-1b",
+    "params-quantised": "params llama-2-70b --quantise gptq-4bit",
+    "plan-quantised": "plan --model llama-2-70b --gpus 2 --gpu a100-80g --seq 512 --quantise nf4-double --trainable 200M --stage 1,3",
     "markdown": "plan --model gpt2-xl --gpus 64 --seq 1024 --gpu v100-32g --format markdown",
     "csv": "plan --params 10B --gpus 64 --format csv",
     "help": "--help",

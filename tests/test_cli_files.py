@@ -329,7 +329,18 @@ def test_presets_in_json_are_in_the_unit_of_their_keys(kind: str) -> None:
     assert list(tables) == presets.names(kind)
     figures = [value for table in tables.values() for key, value in table.items() if key.endswith(("_bytes", "_per_second"))]
     assert all(isinstance(figure, int) for figure in figures)
-    assert bool(figures) == (kind in {"gpus", "nodes"})
+    assert bool(figures) == (kind in {"gpus", "nodes", "quantisations"})
+
+
+@pytest.mark.parametrize("kind", presets.KINDS)
+def test_presets_of_every_kind_are_listed_and_shown(kind: str) -> None:
+    listed = run("presets", kind)
+    assert listed.status == 0
+    for name in presets.names(kind):
+        assert name in listed.out
+    first = presets.names(kind)[0]
+    shown = run("presets", kind, first)
+    assert shown.out.startswith(f"{first} ({kind})")
 
 
 @pytest.mark.parametrize("name", presets.names("papers"))

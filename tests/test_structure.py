@@ -29,6 +29,7 @@ from zerocalc.spec.job import Job
 from zerocalc.spec.lora import Lora
 from zerocalc.spec.loss import Loss
 from zerocalc.spec.model import Model
+from zerocalc.spec.quantisation import Quantisation
 from zerocalc.spec.recipe import Recipe
 from zerocalc.spec.zero import Zero
 
@@ -143,6 +144,7 @@ SPECS: dict[str, type[Spec]] = {
     "frameworks": Framework,
     "implementations": Implementation,
     "losses": Loss,
+    "quantisations": Quantisation,
 }
 PRESETS = [(kind, preset) for kind in presets.KINDS for preset in presets.names(kind)]
 AT_LEAST = {
@@ -154,6 +156,7 @@ AT_LEAST = {
     "implementations": 4,
     "losses": 6,
     "families": 100,
+    "quantisations": 8,
     "papers": 1,
 }
 
@@ -166,7 +169,7 @@ def test_preset_loads_and_has_a_source(kind: str, preset: str) -> None:
     if kind in SPECS:
         made = SPECS[kind].model_validate(table)
         assert SPECS[kind].model_validate(made.model_dump(mode="json")) == made
-    if kind in {"recipes", "frameworks", "implementations", "losses"}:
+    if kind in {"recipes", "frameworks", "implementations", "losses", "quantisations"}:
         assert table["name"] == preset
     if kind == "frameworks":
         Recipe.model_validate(presets.load("recipes", table["recipe"]))
@@ -217,16 +220,16 @@ FILE_ONLY = {
     "model.dropout": "a detail of a family; follows from kind",
     "model.family": "what a config.json says it is",
     "model.stack": "an architecture written out, module by module; a config.json gives it",
-    "model.quantised": "what a config.json says of its checkpoint",
+    "model.dtype": "what a config.json says of its checkpoint",
     "model.lora.assumed": "kept with adapters whose targets were filled in",
 }
-FROM_A_NAME = {"cluster.gpu", "framework", "recipe", "implementation", "loss", "model.stack"}
+FROM_A_NAME = {"cluster.gpu", "framework", "recipe", "implementation", "loss", "model.stack", "model.quantised"}
 """Subtrees that a name or a TOML file stands for as a whole."""
 
 
 READ_LATER: dict[str, type[Spec]] = {"model.lora": Lora}
 """Fields whose classes are read only where they are given, so that the annotation does not name them."""
-SPELLED = {f"model.lora.{field}": f"lora_{field}" for field in Lora.model_fields}
+SPELLED = {f"model.lora.{field}": f"lora_{field}" for field in Lora.model_fields} | {"model.quantised": "quantise"}
 """Fields that need the name of the part they belong to."""
 
 
@@ -250,6 +253,9 @@ def test_every_flag_sets_a_field_and_every_field_has_a_flag() -> None:
     assert {"zero.stage", "cluster.gpu", "recipe"} <= fields
     assert flags - fields == {"model"}  # the name of a model, beside the flags for its fields
     assert fields - flags == set(FILE_ONLY)
+
+
+SPELLED_AS_A_VERB = {"--quantise": "model.quantised"}
 
 
 def test_flags_are_spelled_like_their_fields() -> None:

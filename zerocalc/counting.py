@@ -6,17 +6,44 @@ import os
 
 from zerocalc.ledger import record
 from zerocalc.modules.base import Component, Module
-from zerocalc.modules.layers import architecture
+from zerocalc.modules.layers import Architecture, architecture
+from zerocalc.spec.base import FieldError
 from zerocalc.spec.model import Model
+from zerocalc.spec.recipe import DTYPE_BYTES, FloatDtype
 
 COMPONENTS: tuple[Component, ...] = ("embedding", "head", "attention", "mlp", "experts", "norms", "other")
+
+
+STORED_DTYPE: FloatDtype = "bf16"
+"""In which checkpoints are kept unless their config says so."""
+
+
+@record
+class StoredBytes:
+    """Bytes of a checkpoint's tensors by ``format`` (a quantisation's, or a dtype): by component, and by what they are for.
+
+    ``not_quantised`` are of the tensors kept in ``dtype``; ``codebooks`` also shapes and other figures of a tensor. ``adapters`` are LoRA's, in a
+    dtype of their own and in no component.
+    """
+
+    format: str
+    dtype: str
+    components: dict[Component, int]
+    weights: int
+    scales: int
+    zero_points: int
+    indices: int
+    codebooks: int
+    not_quantised: int
+    adapters: int
 
 
 @record
 class Counts:
     """Parameters [elements]: ``active`` is what one token passes through, ``largest_leaf`` the largest tensor's module.
 
-    ``total`` is the base and its ``adapters``, which are all that LoRA trains.
+    ``total`` is the base and its ``adapters``, which are all that LoRA trains. ``stored_bytes`` is what the tensors take as a checkpoint keeps
+    them, scales included, adapters in their own dtype; ``None`` where that is not known.
     """
 
     schema_version: int
@@ -26,6 +53,8 @@ class Counts:
     components: dict[Component, int]
     largest_leaf: int
     largest_block: int
+    stored_bytes: int | None
+    stored: StoredBytes | None
     notes: tuple[str, ...]
     adapters: int = 0
 
@@ -53,16 +82,49 @@ def count_parameters(model: Model | str | os.PathLike[str]) -> Counts:
             active += module.active_elements * count
             leaf = max(leaf, *_leaves(module).values(), 0)
     blocks = [amount for _, amount in arch.group_elements]
-    largest = max(blocks, default=0)
+    notes = list(model.assumed)
+    added, adapters_bytes = 0, 0
     if model.lora is not None:
         from zerocalc.modules.lora import adapters
 
-        added = adapters(model, arch)
-        if added is not None:
-            largest = max([amount + extra for amount, extra in zip(blocks, added.groups, strict=True)], default=0)
-            notes = (*model.assumed, *model.lora.assumed, *added.notes)
-            return Counts(1, arch.parameters + added.total, added.total, active + added.active, components, leaf, largest, notes, added.total)
-    return Counts(1, arch.parameters, model.trainable or arch.parameters, active, components, leaf, largest, model.assumed)
+        lora = adapters(model, arch)
+        if lora is not None:
+            added, adapters_bytes = lora.total, lora.total * DTYPE_BYTES[model.lora.dtype]
+            active += lora.active
+            blocks = [amount + extra for amount, extra in zip(blocks, lora.groups, strict=True)]
+            notes += [*model.lora.assumed, *lora.notes]
+    kept = _stored(model, arch, components, notes, adapters_bytes)
+    size = sum(kept.components.values()) + adapters_bytes if kept else None
+    total = arch.parameters + added
+    return Counts(
+        1, total, added or model.trainable or total, active, components, leaf, max(blocks, default=0), size, kept, tuple(notes), added
+    )  # fmt: skip
+
+
+def _stored(model: Model, arch: Architecture, components: dict[Component, int], notes: list[str], adapters_bytes: int) -> StoredBytes | None:
+    """The model as a checkpoint keeps it; what is not known, or taken on trust, becomes a note."""
+    if model.dtype is None:
+        what = "stored" if model.quantised is None else "what is not quantised stored"
+        notes.append(f"{what} in {STORED_DTYPE}, {DTYPE_BYTES[STORED_DTYPE]} bytes a parameter")
+    dtype = model.dtype or STORED_DTYPE
+    size = DTYPE_BYTES[dtype]
+    if model.quantised is None:
+        sizes = {component: count * size for component, count in components.items()}
+        return StoredBytes(dtype, dtype, sizes, 0, 0, 0, 0, 0, sum(sizes.values()), adapters_bytes)
+    from zerocalc.modules.stored import stored  # most models are not quantised
+
+    try:
+        base = stored(model, arch)
+    except FieldError as error:
+        notes.append(f"bytes as stored are not known: quantisation {error}")
+        return None
+    notes.extend(base.assumptions)
+    given = base.component_bytes(size)
+    by_component = {component: given.get(component, 0) for component in components}
+    s = base.sizes
+    return StoredBytes(
+        model.quantised.name, dtype, by_component, s.weights, s.scales, s.zero_points, s.indices, s.codebooks, base.kept * size, adapters_bytes
+    )  # fmt: skip
 
 
 def _leaves(module: Module) -> dict[str, int]:

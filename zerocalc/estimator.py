@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from zerocalc.ledger import ACTIVATION_KINDS, MOMENTS, STATE_KINDS, Ledger, join
+from zerocalc.ledger import ACTIVATION_KINDS, MOMENTS, STATE_KINDS, Ledger, block, join
 from zerocalc.memory.activations import activations
 from zerocalc.memory.buffers import DEFRAGMENTED, buffers, fragmentation, gathered, runtime
 from zerocalc.memory.framework import held
@@ -20,6 +20,7 @@ from zerocalc.traffic.model_parallel import model_parallel, unknown_traffic
 
 LARGEST = 3
 """Terms that are named as what a peak consists of."""
+DEQUANTISED = block((), (), ("quantised weights cannot be trained: all is trained, as before quantisation",))
 HOST_FABRICS = frozenset({"pcie"})
 
 
@@ -78,6 +79,8 @@ def build_ledger(job: Job, holds: Rank, behaviour: FrameworkStage) -> Ledger:
         ]
     else:
         parts.append(held(job, holds, behaviour, kept))
+    if job.model.quantised is not None and holds.stored is None:
+        parts.append(DEQUANTISED)
     fraction = zero.fragmentation_fraction
     parts.append(fragmentation(fraction, join(parts)) if fraction else DEFRAGMENTED)
     return join(parts)

@@ -46,7 +46,8 @@ def plan(job: Job) -> Plan:
     )
 
 
-LORA = "the frozen base has no gradients and no optimizer states, and is held in the recipe's compute dtype"
+LORA = "the frozen base has no gradients and no optimizer states"
+HELD = f"{LORA}, and is held in the recipe's compute dtype"
 
 
 def _assumed(job: Job) -> list[str]:
@@ -54,7 +55,7 @@ def _assumed(job: Job) -> list[str]:
     zero, parallel, cluster = job.zero, job.parallel, job.cluster
     out = []
     if job.model.lora is not None:
-        out += [*job.model.lora.assumed, LORA]
+        out += [*job.model.lora.assumed, HELD if job.model.quantised is None else LORA]
     if parallel.tp * parallel.pp > 1:
         out.append(EVEN_SPLIT)
     layers = job.model.layer_count

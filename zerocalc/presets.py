@@ -7,11 +7,12 @@ import stat
 from pathlib import Path
 from typing import Any
 
-KINDS = ("models", "gpus", "nodes", "recipes", "frameworks", "implementations", "losses", "families", "papers")
+KINDS = ("models", "gpus", "nodes", "recipes", "frameworks", "implementations", "losses", "families", "quantisations", "papers")
 TABLES = ("targets",)
 """Data that lies beside the presets and is not chosen by name."""
 
 REFERENCES = {
+    "models": {"quantised": "quantisations"},
     "nodes": {"gpu": "gpus"},
     "frameworks": {"recipe": "recipes", "implementation": "implementations"},
     "implementations": {"loss": "losses"},

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pydantic import ValidationError
 
 from zerocalc.interop.families import BY_MODEL_TYPE, FAMILIES, GUARDED, NEUTRAL, REQUIRED, Key
 from zerocalc.interop.huggingface import load_model, model_from_config
@@ -117,10 +116,9 @@ def test_a_refusal_says_what_is_missing_and_what_is_known() -> None:
 def test_a_quantised_checkpoint_counts_as_what_it_was_made_from() -> None:
     model = read(LLAMA | {"quantization_config": {"quant_method": "gptq", "bits": 4}})
     assert counted(model).parameters == counted(read(LLAMA)).parameters
-    assert model.quantised == "gptq"
+    assert model.quantised is not None
+    assert model.quantised.name == "gptq-4bit"
     assert "before quantisation" in model.assumed[0]
-    with pytest.raises(ValidationError, match="frozen base in gptq"):
-        Job.model_validate({"model": {**model.model_dump(mode="json"), "trainable": 10**6}, "cluster": {"gpus": 8}})
 
 
 @pytest.mark.parametrize(

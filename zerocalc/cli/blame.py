@@ -10,8 +10,8 @@ from zerocalc.cli.flags import FLAG_OF_PATH
 from zerocalc.presets import label
 
 NAMED = {
-    "model": "models", "cluster.gpu": "gpus", "cluster.node": "nodes", "recipe": "recipes", "framework": "frameworks",
-    "implementation": "implementations", "loss": "losses",
+    "model": "models", "model.quantised": "quantisations", "cluster.gpu": "gpus", "cluster.node": "nodes", "recipe": "recipes",
+    "framework": "frameworks", "implementation": "implementations", "loss": "losses",
 }  # fmt: skip
 """Fields that a name can stand for, and the kind of preset it names."""
 

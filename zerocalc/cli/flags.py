@@ -43,6 +43,7 @@ FLAGS = (
     Flag("--lora-targets", "model.lora.targets", "NAMES|all-linear", "Layers with adapters: q_proj,v_proj (default: PEFT's).", MODEL),
     Flag("--lora-dtype", "model.lora.dtype", "fp32|bf16|fp16", "Dtype of the adapters (default fp32, as PEFT makes them).", MODEL),
     Flag("--lora-dropout", "model.lora.dropout", "FRACTION", "Dropout before the adapters (default 0).", MODEL),
+    Flag("--quantise", "model.quantised", "NAME|FILE", "Format of a frozen base: nf4, nf4-double, int8, fp8, gptq-4bit.", MODEL, "quantisations"),
     Flag("--blocks", "model.blocks", "N", "Equal blocks that --params is cut into, for gathers at stage 3.", MODEL),
     Flag("--kind", "model.kind", "gpt2|llama", "Kind of the layers described by the flags below (default gpt2).", MODEL),
     Flag("--layers", "model.layers", "N", "Transformer layers.", MODEL),
@@ -96,7 +97,11 @@ FLAGS = (
     Flag("--fragmentation", "zero.fragmentation", "FRACTION", "With --no-defragment: bytes lost per dynamic byte in use (0.3).", RESIDUAL),
 )  # fmt: skip
 
-FLAG_OF_PATH = {flag.path: flag.name for flag in FLAGS}
+COUNT_WITH = "count_with"
+"""Not of a job: who counts a config.json."""
+COUNTERS = ("transformers",)
+
+FLAG_OF_PATH = {flag.path: flag.name for flag in FLAGS} | {COUNT_WITH: "--count-with"}
 JOB_PARAMETER = "job_file"
 
 
@@ -119,10 +124,11 @@ def option(flag: Flag) -> Any:
 
 
 def job_flags(command: Callable[..., int | None]) -> Callable[..., int | None]:
-    """Give a command every job flag. It receives ``job_file`` and, as ``given``, the flags that were set: ``{path: value}``."""
+    """Give a command every job flag, and ``--count-with``. It receives ``job_file`` and, as ``given``, the flags that were set: ``{path: value}``."""
 
     def wrapper(**values: Any) -> int | None:
         given = {flag.path: values.pop(flag.parameter) for flag in FLAGS if flag.parameter in values}
+        given[COUNT_WITH] = values.pop(COUNT_WITH, None)
         return command(given={path: value for path, value in given.items() if value is not None}, **values)
 
     own = [p for p in inspect.signature(command, eval_str=True).parameters.values() if p.name != "given"]
@@ -135,7 +141,8 @@ def job_flags(command: Callable[..., int | None]) -> Callable[..., int | None]:
         )
         for flag in FLAGS
     ]
-    parameters = [*own, *shared]
+    counter = inspect.Parameter(COUNT_WITH, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=CountWith)
+    parameters = [*own, *shared, counter]
     wrapper.__name__ = command.__name__
     wrapper.__doc__ = command.__doc__
     wrapper.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
@@ -147,4 +154,11 @@ JobFile = Annotated[
     Optional[str],  # noqa: UP045
     typer.Option("--job", metavar="FILE|-", help="A job, or an answer's JSON, from a file or standard input.", rich_help_panel="Input and output"),
 ]
+CountWith = Annotated[
+    Optional[str],  # noqa: UP045
+    typer.Option(
+        "--count-with", metavar="transformers", help="Count a config.json by building its class (the extra zerocalc[transformers]).",
+        rich_help_panel="Input and output",
+    ),
+]  # fmt: skip
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.", rich_help_panel="Input and output")]

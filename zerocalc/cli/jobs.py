@@ -9,7 +9,7 @@ from pydantic import ValidationError
 from zerocalc import presets
 from zerocalc.cli.blame import NAMED, Written
 from zerocalc.cli.errors import UserError
-from zerocalc.cli.flags import FLAG_OF_PATH
+from zerocalc.cli.flags import COUNT_WITH, COUNTERS, FLAG_OF_PATH
 from zerocalc.cli.layers import call_by_change, make_way
 from zerocalc.presets import PresetError
 from zerocalc.results import Plan
@@ -18,6 +18,7 @@ from zerocalc.spec.job import Job
 from zerocalc.spec.model import Model
 
 S = TypeVar("S", bound=Spec)
+QUANTISED = "model.quantised"
 
 
 def make_plan(given: dict[str, Any], job_file: str | None) -> Plan:
@@ -33,31 +34,45 @@ def make_plan(given: dict[str, Any], job_file: str | None) -> Plan:
 
 def _job(written: Written, job_file: str | None) -> Job:
     given = dict(written.given)
+    counter = given.pop(COUNT_WITH, None)
+    if counter is not None and "model" not in given:
+        raise UserError("--count-with: counts a config.json, which --model names")
     data = _read_job(written, job_file) if job_file is not None else {}
-    named = {path: _named(NAMED[path], value, FLAG_OF_PATH[path]) for path, value in given.items() if path in NAMED}
+    named = {path: _named(NAMED[path], value, FLAG_OF_PATH[path], counter=counter) for path, value in given.items() if path in NAMED}
     make_way(data, given, named)
-    # A name replaces its subtree, then single flags override fields.
-    for path, value in (*named.items(), *(item for item in given.items() if item[0] not in NAMED)):
+    # A name replaces its subtree, the widest first, then single flags override fields.
+    by_depth = sorted(named.items(), key=lambda item: item[0].count("."))
+    for path, value in (*by_depth, *(item for item in given.items() if item[0] not in NAMED)):
         _put(data, path, value, written)
     call_by_change(data, given)
     written.data = data
     try:
-        return Job.model_validate(data)
+        job = Job.model_validate(data)
     except ValidationError as error:
         raise UserError(written.line(*explain(error, Job))) from None
+    if QUANTISED in given and job.model.trainable is None and job.model.lora is None:
+        ways = "--lora-rank trains adapters, --trainable says how many other parameters are trained"
+        raise UserError(f"{FLAG_OF_PATH[QUANTISED]}: quantised weights are frozen; {ways}")
+    return job
 
 
-def make_model(name: str, given: dict[str, Any] | None = None) -> Model:
-    """The model that a preset, a TOML file or a config.json describes, with the flags ``given``. Raises `UserError` with one line."""
-    return validated("models", Model, name, "CONFIG|PRESET", given)[1]
+def make_model(name: str, given: dict[str, Any] | None = None, counter: str | None = None) -> Model:
+    """The model that a preset, a TOML file or a config.json describes, the latter counted by ``counter``, with the flags ``given``.
+
+    Raises `UserError` with one line.
+    """
+    return validated("models", Model, name, "CONFIG|PRESET", given, counter)[1]
 
 
-def validated(kind: str, spec: type[S], name: str, where: str, given: dict[str, Any] | None = None) -> tuple[dict[str, Any], S]:
+def validated(
+    kind: str, spec: type[S], name: str, where: str, given: dict[str, Any] | None = None, counter: str | None = None
+) -> tuple[dict[str, Any], S]:
     """The table that a name stands for, flags over it, and what it describes; ``where`` is what errors call the name."""
-    table = _named(kind, name, where)
+    table = _named(kind, name, where, counter=counter)
     part, given = kind.removesuffix("s"), given or {}
     for path, value in given.items():
-        _put(table, path.removeprefix(f"{part}."), value, Written(given))
+        found = _named(NAMED[path], value, FLAG_OF_PATH[path]) if path in NAMED else value
+        _put(table, path.removeprefix(f"{part}."), found, Written(given))
     try:
         return table, spec.model_validate(table)
     except ValidationError as error:
@@ -68,18 +83,35 @@ def validated(kind: str, spec: type[S], name: str, where: str, given: dict[str, 
         raise UserError(f"{where} {presets.label(name)}: {field + ': ' if field else ''}{text}") from None
 
 
-def _named(kind: str, name: str, where: str, file: str = "") -> Any:
-    """The table that a name stands for; ``where`` is what errors begin with, ``file`` what they end with."""
+def _named(kind: str, name: str, where: str, file: str = "", counter: str | None = None) -> Any:
+    """The table that a name stands for; ``where`` is what errors begin with, ``file`` what they end with, ``counter`` who counts a config."""
     try:
         if not name.strip():
             raise PresetError(f"{name!r} is no name of a preset or a file (zerocalc presets {kind} lists them)")
-        if kind == "models" and not presets.is_preset(kind, name) and presets.is_path(name) and not name.lower().endswith(".toml"):
+        config = kind == "models" and not presets.is_preset(kind, name) and presets.is_path(name) and not name.lower().endswith(".toml")
+        if kind == "models" and counter is not None:
+            return _counted(name, counter, config)
+        if config:
             from zerocalc.interop.huggingface import read_model
 
             return read_model(name)
         return presets.load(kind, name)
     except PresetError as error:
         raise UserError(f"{where}: {error}{file}") from None
+
+
+def _counted(name: str, counter: str, config: bool) -> Any:
+    """A config's model as somebody else's program counts it."""
+    if counter not in COUNTERS:
+        raise UserError(f"--count-with: {counter!r} is not one of {', '.join(COUNTERS)}")
+    if not config:
+        raise UserError(f"--count-with: counts a config.json, and {name!r} is none")
+    from zerocalc.interop.built import load_built
+
+    try:
+        return load_built(name).model_dump(mode="json", exclude_none=True)
+    except PresetError as error:
+        raise UserError(f"--count-with {counter}: {error}") from None
 
 
 def _read_job(written: Written, source: str) -> dict[str, Any]:
@@ -94,8 +126,11 @@ def _read_job(written: Written, source: str) -> dict[str, Any]:
             parent = parent.get(part) if isinstance(parent, dict) else None
         if isinstance(parent, dict) and isinstance(parent.get(last), str):
             name = written.names[path] = parent[last]
-            if path not in written.given and not (path == "cluster.gpu" and "cluster.node" in written.given):
-                parent[last] = _named(kind, presets.beside(source, kind, name), path, f" (in {written.job_file})")
+            beside = presets.beside(source, kind, name)
+            if path == QUANTISED:
+                parent[last] = beside  # a Model reads it itself, and words of earlier versions too
+            elif path not in written.given and not (path == "cluster.gpu" and "cluster.node" in written.given):
+                parent[last] = _named(kind, beside, path, f" (in {written.job_file})")
     return data
 
 

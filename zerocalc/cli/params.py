@@ -8,28 +8,31 @@ import typer
 
 from zerocalc.cli import Sections, new_app
 from zerocalc.cli.errors import UserError
-from zerocalc.cli.flags import FLAG_OF_PATH, FLAGS, AsJson, option
+from zerocalc.cli.flags import FLAG_OF_PATH, FLAGS, AsJson, CountWith, option
 from zerocalc.cli.jobs import make_model
 from zerocalc.cli.streams import print_json
 from zerocalc.presets import label
 
 app = new_app()
-RANK, TARGETS = (next(flag for flag in FLAGS if flag.path == f"model.lora.{field}") for field in ("rank", "targets"))
+TAKEN = ("model.quantised", "model.lora.rank", "model.lora.targets")
+QUANTISE, RANK, TARGETS = (next(flag for flag in FLAGS if flag.path == path) for path in TAKEN)
 
 
 @app.command(cls=Sections)
 def params(
     model: Annotated[str, typer.Argument(metavar="CONFIG|PRESET", help="A preset, a TOML file, or a config.json.")],
     *,
-    lora_rank: Annotated[Optional[str], option(RANK)] = None,  # noqa: UP045 - typer reads Optional
+    quantise: Annotated[Optional[str], option(QUANTISE)] = None,  # noqa: UP045 - typer reads Optional
+    lora_rank: Annotated[Optional[str], option(RANK)] = None,  # noqa: UP045
     lora_targets: Annotated[Optional[str], option(TARGETS)] = None,  # noqa: UP045
+    count_with: CountWith = None,
     as_json: AsJson = False,
 ) -> int:
-    """Count a model's parameters by component."""
+    """Count a model's parameters by component, and the bytes that a checkpoint of it takes."""
     from zerocalc.counting import count_parameters
 
-    lora: dict[str, Any] = {RANK.path: lora_rank, TARGETS.path: lora_targets}
-    described = make_model(model, {path: value for path, value in lora.items() if value is not None})
+    given: dict[str, Any] = {QUANTISE.path: quantise, RANK.path: lora_rank, TARGETS.path: lora_targets}
+    described = make_model(model, {path: value for path, value in given.items() if value is not None}, count_with)
     try:
         counts = count_parameters(described)
     except ValueError as error:

@@ -60,7 +60,8 @@ def _checked(kind: str, name: str) -> tuple[dict[str, Any], Spec]:
     """A preset's table and what it describes; what it names is checked too."""
     table, made = validated(kind, _spec(kind), name, "NAME")
     for field, other in store.REFERENCES.get(kind, {}).items():
-        validated(other, _spec(other), table[field], f"NAME {store.label(name)}: {field}")
+        if isinstance(getattr(made, field), str):  # a model reads the format that it names itself
+            validated(other, _spec(other), table[field], f"NAME {store.label(name)}: {field}")
     return table, made
 
 
@@ -69,7 +70,7 @@ def _spec(kind: str) -> type[Spec]:
     place, _, what = {
         "models": "spec.model.Model", "gpus": "spec.cluster.Gpu", "nodes": "spec.cluster.Node", "recipes": "spec.recipe.Recipe",
         "frameworks": "spec.framework.Framework", "implementations": "spec.implementation.Implementation", "losses": "spec.loss.Loss",
-        "families": "interop.family_file.FamilyFile", "papers": "spec.paper.Paper",
+        "families": "interop.family_file.FamilyFile", "quantisations": "spec.quantisation.Quantisation", "papers": "spec.paper.Paper",
     }[kind].rpartition(".")  # fmt: skip
     found: type[Spec] = getattr(import_module(f"zerocalc.{place}"), what)
     return found

@@ -94,7 +94,9 @@ def evaluate(expression: object, names: Mapping[str, Any]) -> Any:
         return expression
     try:
         value = _value(parse(expression), names)
-    except (ArithmeticError, TypeError, IndexError, KeyError, AttributeError) as error:
+    except ExpressionError:
+        raise
+    except (ArithmeticError, TypeError, ValueError, IndexError, KeyError, AttributeError) as error:
         raise ExpressionError(f"{expression}: {error}", _first_name(expression, names)) from None
     if isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) > LARGEST:
         raise ExpressionError(f"{expression} is too large", _first_name(expression, names))

@@ -16,8 +16,10 @@ from zerocalc.spec.base import Spec
 from zerocalc.spec.stack import Group, ModuleSpec, Stack
 
 MOST_LAYERS = 10_000
-RESERVED = frozenset({"type", "name", "component", "when", "times", "tensors"})
+RESERVED = frozenset({"type", "name", "component", "when", "times", "tensors", "unquantised"})
 Expression = str | int | bool
+Places = tuple[tuple[int, ...], ...]
+"""The numbers of the layers that are alike, group by group."""
 
 
 class Entry(Spec):
@@ -29,6 +31,7 @@ class Entry(Spec):
     when: Expression = True
     times: Expression = 1
     tensors: dict[str, list[Expression]] = Field(default_factory=dict)
+    unquantised: list[str] = Field(default_factory=list)
     values: dict[str, Expression] = Field(default_factory=dict)
 
     @model_validator(mode="before")
@@ -99,13 +102,15 @@ class FamilyFile(Spec):
 
     def stack(self, config: Mapping[str, Any]) -> Stack:
         """The modules that a config describes."""
+        return self.placed(config)[0]
+
+    def placed(self, config: Mapping[str, Any]) -> tuple[Stack, Places]:
+        """The modules that a config describes, and which layers each group stands for."""
         names = self.names(config)
-        groups: list[Group] = []
-        for layers in self.layers:
-            groups += _grouped(layers, names)
-        return Stack(
-            activations=self.activations, before=tuple(_modules(self.before, names)), groups=tuple(groups), after=tuple(_modules(self.after, names))
-        )
+        found = [group for layers in self.layers for group in _grouped(layers, names)]
+        groups = tuple(Group(count=len(places), modules=modules) for places, modules in found)
+        before, after = tuple(_modules(self.before, names)), tuple(_modules(self.after, names))
+        return Stack(activations=self.activations, before=before, groups=groups, after=after), tuple(places for places, _ in found)
 
 
 def _expressions(part: Any) -> Iterator[str]:
@@ -155,19 +160,18 @@ def _merged(defaults: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str,
     return out
 
 
-def _grouped(layers: Layers, names: Mapping[str, Any]) -> Iterator[Group]:
-    """Layers one by one, those that are alike counted together, in the order of their first."""
+def _grouped(layers: Layers, names: Mapping[str, Any]) -> Iterator[tuple[tuple[int, ...], tuple[ModuleSpec, ...]]]:
+    """Layers one by one, those that are alike together, in the order of their first."""
     count = evaluate(layers.count, names)
     if isinstance(count, bool) or not isinstance(count, int) or count < 0:
         raise ExpressionError(f"{layers.count} is {count!r}, not a number of layers", str(layers.count))
     if count > MOST_LAYERS:
         raise ExpressionError(f"{count} layers are more than {MOST_LAYERS}", str(layers.count))
-    alike: dict[str, tuple[int, tuple[ModuleSpec, ...]]] = {}
+    alike: dict[str, tuple[list[int], tuple[ModuleSpec, ...]]] = {}
     for i in range(count):
         modules = tuple(_modules(layers.modules, {**names, "i": i}))
-        key = repr(modules)
-        alike[key] = (alike[key][0] + 1 if key in alike else 1, modules)
-    return (Group(count=number, modules=modules) for number, modules in alike.values() if modules)
+        alike.setdefault(repr(modules), ([], modules))[0].append(i)
+    return ((tuple(places), modules) for places, modules in alike.values() if modules)
 
 
 def _modules(entries: list[Entry], names: Mapping[str, Any]) -> Iterator[ModuleSpec]:
@@ -180,6 +184,7 @@ def _modules(entries: list[Entry], names: Mapping[str, Any]) -> Iterator[ModuleS
         spec = ModuleSpec(
             type=entry.type, name=entry.name or entry.type, component=entry.component,
             values={key: value for key, value in values.items() if value is not None}, tensors=tensors,
+            unquantised=tuple(entry.unquantised),
         )  # fmt: skip
         for _ in range(times):
             yield spec

@@ -17,21 +17,25 @@ from pydantic import ValidationError
 from zerocalc import presets
 from zerocalc.interop.expressions import ExpressionError
 from zerocalc.interop.families import BY_MODEL_TYPE, DERIVED, GUARDED, LAYER_TYPES, NEUTRAL, REQUIRED, SUSPECTS, WRITTEN_OUT, Family, Key
-from zerocalc.interop.family_file import FamilyFile, model_types
+from zerocalc.interop.family_file import MOST_LAYERS, FamilyFile, Places, model_types
 from zerocalc.interop.family_file import find as find_family
+from zerocalc.interop.quantisation_table import QuantisationError
+from zerocalc.interop.quantised import read as read_quantisation
 from zerocalc.presets import PresetError, nearest
 from zerocalc.spec.base import explain
 from zerocalc.spec.model import Model
+from zerocalc.spec.quantisation import Quantisation
 from zerocalc.units import parse_fraction, parse_whole, shown
 
 QUANTISED = "quantization_config"
+DTYPES = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
+WAYS_OUT = "give --params for the states alone, or --count-with transformers"
 BOOLEANS = frozenset({"tied_embeddings", "qkv_bias", "out_bias", "mlp_bias", "qk_norm"})
 ACTIVATIONS = frozenset({"hidden_act", "hidden_activation", "activation_function"})
 """Keys that name a function: whatever it is changes no tensor, but a number there is a slip of the pen."""
 _LISTED = 6
 """Unknown keys that a note names; the rest is counted."""
 _LONGEST_TITLE = 200
-_LONGEST_METHOD = 40
 _LONGEST_NUMBER = 1024
 """Bits; Python refuses to print some longer numbers at all."""
 
@@ -47,7 +51,7 @@ def load_model(name: str | os.PathLike[str]) -> Model:
     try:
         return Model.model_validate(read_model(path))
     except ValidationError as error:
-        raise PresetError(": ".join([_label(path), *filter(None, explain(error, Model))])) from None
+        raise PresetError(": ".join([label(path), *filter(None, explain(error, Model))])) from None
 
 
 def read_model(name: str) -> dict[str, Any]:
@@ -57,16 +61,18 @@ def read_model(name: str) -> dict[str, Any]:
     text = _text(name)
     table = presets.parse(text, name)
     ours = bool(table) and table.keys() <= Model.model_fields.keys()
+    if ours and isinstance(table.get("quantised"), str):
+        table["quantised"] = presets.beside(name, "quantisations", table["quantised"])
     if ours or not (name.lower().endswith(".json") or text.lstrip().startswith("{")):
         return table
     if {"job", "cluster", "candidates"} & table.keys():
-        raise PresetError(f"{_label(name)} is a job or an answer, not a model; --job reads it")
-    return model_from_config(table, _label(name), source=_label(Path(name).name)).model_dump(mode="json", exclude_none=True)
+        raise PresetError(f"{label(name)} is a job or an answer, not a model; --job reads it")
+    return model_from_config(table, label(name), source=label(Path(name).name)).model_dump(mode="json", exclude_none=True)
 
 
 def read_config(path: str) -> dict[str, Any]:
     """The JSON object in the file at ``path``, not looked into; raises `PresetError`, one line, where there is none."""
-    return presets.parse_json(_text(path), _label(path))
+    return presets.parse_json(_text(path), label(path))
 
 
 def _text(path: str) -> str:
@@ -74,7 +80,7 @@ def _text(path: str) -> str:
     with contextlib.suppress(OSError, ValueError):
         nested = Path(path).is_dir() and (Path(path) / "config.json").is_file()
     if nested:
-        raise PresetError(f"{_label(path)} is a directory; give the config.json in it")
+        raise PresetError(f"{label(path)} is a directory; give the config.json in it")
     return presets.read_text(path)
 
 
@@ -112,7 +118,9 @@ class _Reader:
         for field, fact in family.fields.items():
             values[field] = self.value(field, fact, family) if isinstance(fact, Key) else fact
         values["dropout"] = self.dropout(family)
-        values["quantised"] = self.quantised()
+        layers = values.get("layers")
+        values["quantised"] = self.quantised((tuple(range(layers)),) if isinstance(layers, int) and layers <= MOST_LAYERS else None)
+        values["dtype"] = self.dtype()
         try:
             return Model.model_validate({**values, "assumed": tuple(self.notes)})
         except ValidationError as error:
@@ -140,26 +148,41 @@ class _Reader:
                 self.check_keys(model_type, known, value)
         for key, what in file.refuse.items():
             if self.config.get(key):
-                self.refuse(key, f"{what} not counted yet; give --params for the states alone")
+                self.refuse(key, f"{what} not counted yet; {WAYS_OUT}")
         try:
-            stack = file.stack(self.config)
-            values = {"stack": stack, "family": model_type, "source": source, "title": self.title(model_type), "quantised": self.quantised()}
-            model = Model.model_validate({**values, "assumed": (*self.notes, *file.notes)})
+            stack, places = file.placed(self.config)
+            quantised = self.quantised(places if len(file.layers) == 1 else None)
+            values = {"stack": stack, "family": model_type, "source": source, "title": self.title(model_type), "quantised": quantised}
+            model = Model.model_validate({**values, "dtype": self.dtype(), "assumed": (*self.notes, *file.notes)})
         except ExpressionError as error:
             raise PresetError(f"{self.name}: {error}") from None
         except ValidationError as error:
             raise PresetError(f"{self.name}: {' '.join(explain(error))}") from None
         return model
 
-    def quantised(self) -> str | None:
+    def quantised(self, places: Places | None) -> Quantisation | None:
         """How the checkpoint's weights are quantised, if they are; the count is that of the model they were made from."""
         table = self.config.get(QUANTISED)
         if not table:
             return None
-        method = table.get("quant_method") if isinstance(table, dict) else None
-        word = method if isinstance(method, str) and method.isidentifier() and len(method) <= _LONGEST_METHOD else "of an unnamed kind"
-        self.notes.append(f"{QUANTISED} ({word}): counted as the model before quantisation, as it is when all of it is trained")
-        return word
+        try:
+            found, notes = read_quantisation(table, places, self.dtype() == "fp32")
+        except QuantisationError as error:
+            key = f"{QUANTISED}.{error.key}" if error.key else QUANTISED
+            raise PresetError(f"{self.name}: {key}: {error}") from None
+        self.notes.append(f"{QUANTISED}: {found.title}; parameters counted as before quantisation")
+        self.notes += notes
+        return found
+
+    def dtype(self) -> str | None:
+        """In which a checkpoint is kept, where the config, or its text model's, says so."""
+        nested = self.config.get("text_config")
+        for table in (self.config, nested if isinstance(nested, dict) else {}):
+            for key in ("dtype", "torch_dtype"):
+                value = table.get(key)
+                if isinstance(value, str) and value.removeprefix("torch.") in DTYPES:
+                    return DTYPES[value.removeprefix("torch.")]
+        return None
 
     def refuse(self, key: str, text: str) -> NoReturn:
         raise PresetError(f"{self.name}: {_word(key)}: {text}")
@@ -177,8 +200,7 @@ class _Reader:
             known = [*BY_MODEL_TYPE, *model_types()]
             near = nearest(wanted, known)
             raise PresetError(
-                f"{self.name}: model_type {shown(wanted)} is not known yet{why}{near}; {len(known)} are (zerocalc presets families); "
-                "give --params for the states alone"
+                f"{self.name}: model_type {shown(wanted)} is not known yet{why}{near}; {len(known)} are (zerocalc presets families); {WAYS_OUT}"
             )
         return BY_MODEL_TYPE[wanted]
 
@@ -192,7 +214,10 @@ class _Reader:
         else:
             for architecture in named:
                 if architecture not in architectures:
-                    self.refuse("architectures", f"{_spelled(architecture)} is not counted yet; of model_type {model_type} {ours} is")
+                    self.refuse(
+                        "architectures",
+                        f"{_spelled(architecture)} is not counted yet; of model_type {model_type} {ours} is; or --count-with transformers",
+                    )
         if self.config.get("auto_map"):
             self.notes.append(f"auto_map points to code of its own; counted as transformers' {ours}")
 
@@ -200,7 +225,7 @@ class _Reader:
         """Keys of any config that mean tensors of other kinds, but for those a family's file knows."""
         for key, what in GUARDED.items():
             if self.config.get(key) and key not in known:
-                self.refuse(key, f"{what} are not counted yet; give --params for the states alone")
+                self.refuse(key, f"{what} are not counted yet; {WAYS_OUT}")
 
     def check_keys(self, model_type: str, known: AbstractSet[str], table: Mapping[str, Any]) -> None:
         """Keys this family does not know: refused where the name speaks of tensors, noted otherwise."""
@@ -211,7 +236,7 @@ class _Reader:
         for key in unknown:
             what = _suspicion(key)
             if what and table[key]:
-                self.refuse(key, f"is not known for model_type {model_type}, and {what} are not counted yet; give --params for the states alone")
+                self.refuse(key, f"is not known for model_type {model_type}, and {what} are not counted yet; {WAYS_OUT}")
         if unknown:
             more = f" and {len(unknown) - _LISTED} more" if len(unknown) > _LISTED else ""
             plural = "keys" if len(unknown) > 1 else "key"
@@ -305,7 +330,7 @@ def _suspicion(key: str) -> str | None:
     return next((what for part, what in SUSPECTS.items() if part in lower), None)
 
 
-def _label(path: str) -> str:
+def label(path: str) -> str:
     """The path as errors call it: as written, unless that would not be one line."""
     return path if path.isprintable() else shown(path).strip("'\"")
 

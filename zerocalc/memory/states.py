@@ -2,12 +2,28 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from zerocalc.formulas.states import owner_bytes, scale_bytes, shard_bytes, whole_bytes
 from zerocalc.ledger import MOMENTS, Block, Kind, Moment, Term, block, span, term
 from zerocalc.modules.rank import Rank
 from zerocalc.spec.recipe import DTYPE_BYTES, Recipe, StateRow
 
+if TYPE_CHECKING:
+    from zerocalc.modules.stored import Stored
+
 WHILE_COMPUTING = span("forward", "backward_end")
+BASE_ASSUMPTIONS = (
+    "what is trained is among the parameters that are not quantised",
+    "what is not quantised is kept in the recipe's dtype (PEFT's prepare_model_for_kbit_training makes it fp32)",
+)
+ADAPTED_ASSUMPTIONS = ("what is not quantised is kept in the recipe's compute dtype (PEFT's prepare_model_for_kbit_training makes it fp32)",)
+GATHERED_ASSUMPTIONS = (
+    "the quantised base is sharded with its scales (bitsandbytes: quant_storage in the dtype of compute)",
+    "gathers of the quantised base counted as if it were not: an upper bound of layers held and of traffic",
+)
+BASE = frozenset({"all", "frozen"})
+"""What rows of a base's weights cover; adapters beside it have rows of their own."""
 BARE_ASSUMPTIONS = {
     "linear": "all parameters counted as linear weights",
     "matrix": "all parameters counted as matrices inside the layers",
@@ -42,16 +58,35 @@ def states(
         if kind == "gradients" and whole_gradients:
             sharded = False
         elements = rank.shardable(of) if sharded else rank.elements(of)
-        if elements:
+        if rank.stored is not None and kind == "weights" and of in BASE:
+            terms.append(_base(row, rank.stored, rank.split, shards if sharded else 1))
+        elif elements:
             moments = gradient_moments if kind == "gradients" else WHILE_COMPUTING if kind == "copies" else MOMENTS
             assumption = BARE_ASSUMPTIONS.get(of) if rank.arch is None else None
             if kind == "gradients" and sharded and late and not accumulates:
                 elements -= late
                 terms.append(_row(row, kind, ("step",), assumption, late, shards, None, name=f"{row.name} reduced last"))
             terms.append(_row(row, kind, moments, assumption, elements, shards if sharded else 1, owner_blocks if stage == 3 else None))
-    passed_over = rank.adapters.notes if rank.adapters is not None else ()
-    assumptions = passed_over + ((f"recipe {recipe.name}: {recipe.note}",) if recipe.note else ())
+    assumptions = rank.adapters.notes if rank.adapters is not None else ()
+    assumptions += (f"recipe {recipe.name}: {recipe.note}",) if recipe.note else ()
+    if rank.stored is not None:
+        assumptions += (
+            f"frozen base in {rank.stored.title}",
+            *(BASE_ASSUMPTIONS if rank.adapters is None else ADAPTED_ASSUMPTIONS),
+            *rank.stored.assumptions,
+            *(GATHERED_ASSUMPTIONS if stage == 3 and shards > 1 else ()),
+        )
     return block(terms, (), assumptions + tuple([t.assumption for t in terms if t.assumption]))
+
+
+def _base(row: StateRow, stored: Stored, model_parallel: int, shards: int) -> Term:
+    """The weights of a quantised base: packed bits with all that belongs to them, the rest in the row's dtype."""
+    from zerocalc.formulas.quantisation import base_bytes  # most models are not quantised
+
+    return term(
+        row.name, "weights", MOMENTS, base_bytes, quantised_bytes=stored.sizes.total, kept_parameters=stored.kept,
+        bytes_per_parameter=DTYPE_BYTES[row.dtype], model_parallel=model_parallel, shards=shards,
+    )  # fmt: skip
 
 
 def _row(

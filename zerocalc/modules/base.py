@@ -62,6 +62,10 @@ class Module:
     saved_rows: tuple[SavedRow, ...] = ()
     used: int = 1
     experts: int = 1
+    transposed: bool = False
+    """Whether its matrices are kept as (inputs, outputs)."""
+    unquantised: tuple[str, ...] = ()
+    """Weights of linear layers that quantisers leave as they are."""
 
     @property
     def parameters(self) -> tuple[Parameter, ...]:

@@ -22,10 +22,11 @@ class Step:
     name: str
     values: dict[str, Any]
     component: Any = None
+    unquantised: tuple[str, ...] = ()
 
 
 Steps: TypeAlias = Sequence[Any]
-"""Steps, or modules of a file that have the same four fields."""
+"""Steps, or modules of a file that have the same fields."""
 
 MIXERS: dict[str, Callable[..., Value]] = {"attention": attend, "mlp": feed, "moe": route, "head": project}
 """What reads a normed stream, and whose result is added to the stream."""

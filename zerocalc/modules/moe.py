@@ -22,7 +22,7 @@ def moe(
     ``layout``: all experts in one tensor, ``fused`` (experts, out, in) or ``transposed`` (experts, in, out), or ``each`` in its own.
     ``correction_bias``: a learned score an expert (DeepSeek-V3, arXiv 2412.19437 §2.1.2). ``shared_ffn``: the width of the shared experts together.
     """
-    modules = [Module("experts", "experts", _experts(hidden, experts, ffn, gated, bias, layout), saved, top_k, experts)]
+    modules = [Module("experts", "experts", _experts(hidden, experts, ffn, gated, bias, layout), saved, top_k, experts, layout == "transposed")]
     gate = linear("router", experts, hidden, bias=router_bias) if router else ()
     if correction_bias:
         gate += (("router.correction_bias", (experts,), False),)

@@ -18,6 +18,7 @@ from zerocalc.spec.recipe import DTYPE_BYTES
 
 if TYPE_CHECKING:
     from zerocalc.modules.lora import Adapters
+    from zerocalc.modules.stored import Stored
 
 
 @record
@@ -37,6 +38,8 @@ class Rank:
     frozen: int = 0
     """Elements of this rank's frozen base, beside which its adapters are trained."""
     adapters: Adapters | None = None
+    stored: Stored | None = None
+    """The frozen base as it is stored, where it is quantised."""
     persistence_threshold: int = 0
     padded: int = 0
     """Elements of all parameters with what the framework rounds them up by; 0 where it rounds nothing."""
@@ -85,7 +88,7 @@ class Rank:
         if self.adapters is not None:  # matrices inside linear layers, all of them
             return 0 if of == "rest" else self.adapters.factored if of == "factored" else self.total_trainable
         if of == "linear":
-            return self.arch.linear_elements
+            return self.arch.linear_elements - (self.stored.parameters if self.stored else 0)
         if of == "factored":
             return self.arch.factored_elements
         matrix = min(self.arch.matrix_elements, self.total_trainable)
@@ -108,10 +111,24 @@ def rank(job: Job) -> Rank:
     split = parallel.tp * parallel.pp
     own = ceil_div(base, split)
     trained = ceil_div(trainable, split)
+    kept = frozen_base(model, arch) if model.quantised is not None and (model.trainable or model.lora) else None
     return Rank(
         own + trained if extra is not None else own, trained, job.shards, arch, units(job, arch, own, extra), run.tokens if run else 0, split, total,
-        trainable, own if extra is not None else 0, extra, job.zero.persistence_threshold,
+        trainable, own if extra is not None else 0, extra, kept, job.zero.persistence_threshold,
     )  # fmt: skip
+
+
+def frozen_base(model: Model, arch: Architecture | None) -> Stored:
+    """A quantised base as it is stored. Raises `FieldError` where what is trained would have to be quantised itself."""
+    from zerocalc.modules.stored import stored  # most models are not quantised
+
+    base = stored(model, arch)
+    trainable = model.trainable or 0
+    if trainable > base.kept:
+        raise FieldError(
+            "model.trainable", f"{trainable:,} is more than the {base.kept:,} parameters that are not quantised; those that are stay frozen"
+        )
+    return base
 
 
 def rounded(holds: Rank, job: Job, rule: str) -> Rank:

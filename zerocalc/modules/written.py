@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -12,6 +13,8 @@ from zerocalc.modules.mlp import matrices
 from zerocalc.modules.moe import moe
 from zerocalc.modules.norm import norm_weights
 from zerocalc.spec.base import FieldError
+
+_TABLE = re.compile(r"position|embed|wte|wpe|in_proj_weight|input_projection_weight")
 
 ROWS: dict[str, tuple[Component, Callable[..., tuple[ParameterRow, ...]]]] = {
     "norm": ("norms", norm_weights),
@@ -36,15 +39,22 @@ PASSING: dict[str, frozenset[str]] = {
 def written(step: Any, saved: tuple[SavedRow, ...]) -> list[Module]:
     """The modules that a step stands for. Raises `FieldError` where its type does not take the values given."""
     if step.type == "tensors":
-        rows: tuple[ParameterRow, ...] = tuple((name, shape, len(shape) == 2) for name, shape in step.tensors.items())
+        rows: tuple[ParameterRow, ...] = tuple((name, shape, _is_linear(name, shape)) for name, shape in step.tensors.items())
         used, experts = int(step.values.get("top_k", 1)), int(step.values.get("experts", 1))
-        return [Module(step.name, step.component or "other", rows, saved, used, experts)]
+        return [Module(step.name, step.component or "other", rows, saved, used, experts, unquantised=step.unquantised)]
     passing = PASSING[step.type]
     values = {key: value for key, value in step.values.items() if key not in passing}
     try:
         if step.type == "moe":
             return moe(saved, **values)
         component, function = ROWS[step.type]
-        return [Module(step.name, step.component or component, function(**values), saved)]
+        rows = function(**values)
     except TypeError as error:
         raise FieldError("model.stack", f"{step.type} {step.name}: {error}") from None
+    transposed = bool(values.get("transposed"))
+    return [Module(step.name, step.component or component, rows, saved, transposed=transposed, unquantised=step.unquantised)]
+
+
+def _is_linear(name: str, shape: tuple[int, ...]) -> bool:
+    """Whether a tensor that is spelled out is a linear layer's weight: a matrix called so, and no table that is looked up."""
+    return len(shape) == 2 and name.endswith("weight") and not _TABLE.search(name)

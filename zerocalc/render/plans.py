@@ -104,7 +104,8 @@ def header(job: Job, parameters: int) -> list[str]:
     per_parameter = f"{job.trained_recipe.bytes_per_parameter:.4g} B/param"
     lines.append(f"recipe {job.recipe.name} ({per_parameter}{' of the adapters' if lora else ''}), {job.framework.name}")
     if lora:
-        lines.append(f"LoRA of rank {lora.rank} on {', '.join(lora.targets)}, adapters in {lora.dtype}, base frozen in {job.recipe.compute}")
+        base = job.recipe.compute if job.model.quantised is None else job.model.quantised.name
+        lines.append(f"LoRA of rank {lora.rank} on {', '.join(lora.targets)}, adapters in {lora.dtype}, base frozen in {base}")
     if t.seq and not job.model.is_bare:
         batch = f"sequences of {t.seq:,}, micro-batch {t.micro_batch:,}, accumulation {t.accumulation:,}"
         lines.append(f"{batch}, recompute {_recomputed(t)}, {t.attention} attention{_layers(job)}")

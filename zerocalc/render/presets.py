@@ -15,8 +15,10 @@ FIGURES: dict[str, tuple[str, ...]] = {
     "nodes": ("gpus", "gpu", "network_bytes_per_second"),
     "recipes": ("title",),
     "frameworks": ("title",),
+    "implementations": ("title",),
+    "losses": ("title",),
     "families": ("title",),
-    "targets": ("title",),
+    "quantisations": ("title",),
     "papers": ("title",),
 }
 """What a list shows of each preset."""

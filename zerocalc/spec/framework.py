@@ -63,10 +63,10 @@ class Holding(Spec):
 class FrameworkStage(Spec):
     """One ZeRO stage as a framework runs it.
 
-    ``sync``: whether gradients are reduced once a step or after every micro-batch. ``states``: the stage as which the recipe's rows are sharded, where
-    that is another one. ``pads``: how shards are rounded up. ``gradients_until``: the last moment of gradients. A stage without ``moves`` and
-    ``holds`` runs as [ZeRO] describes, by ZeRO's options: ``reduce_buffers`` are its buckets held at once when reduction overlaps backward, which it
-    does, unless told otherwise, where it ``overlaps``.
+    ``sync``: whether gradients are reduced once a step or after every micro-batch. ``states``: the stage as which the recipe's rows are sharded,
+    where that is another one. ``pads``: how shards are rounded up. ``gradients_until``: the last moment of gradients. A stage without ``moves`` and
+    ``holds`` runs as [ZeRO] describes, by ZeRO's options: ``reduce_buffers`` are its buckets held at once when reduction overlaps backward, which
+    it does, unless told otherwise, where it ``overlaps``.
     """
 
     stage: Stage

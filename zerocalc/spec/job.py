@@ -128,8 +128,6 @@ class Job(Spec):
         self._check_degrees()
         self._check_stages()
         self._check_activations()
-        if self.model.quantised and self.model.trainable:
-            raise FieldError("model.trainable", f"a frozen base in {self.model.quantised} is not counted yet; without it the whole model is trained")
         if self.model.is_bare and any(row.of == "factored" for row in self.recipe.rows):
             raise FieldError("recipe", f"{self.recipe.name} keeps a sum per row and column of each matrix: give the architecture, not just params")
         return self

@@ -6,6 +6,7 @@ from pydantic import BeforeValidator, Field, StrictBool, ValidationError, model_
 
 from zerocalc.spec.base import FieldError, Spec, explain
 from zerocalc.spec.implementation import Activation
+from zerocalc.spec.recipe import FloatDtype
 from zerocalc.units import Count, Fraction, Whole
 
 ModelKind = Literal["gpt2", "llama"]
@@ -34,14 +35,30 @@ def _read_lora(value: Any) -> Any:
     return read_lora(value)
 
 
+def _read_quantised(value: Any) -> Any:
+    """A format of quantised weights, or its preset's name; validated on its own as the stack is."""
+    if value is None:
+        return None
+    from zerocalc.spec.quantisation import Quantisation, read_quantisation
+
+    try:
+        return Quantisation.model_validate(read_quantisation(value))
+    except ValidationError as error:
+        path, text = explain(error)
+        raise FieldError(f"model.quantised.{path}" if path else "model.quantised", text) from None
+
+
 if TYPE_CHECKING:
     from zerocalc.spec.lora import Lora
+    from zerocalc.spec.quantisation import Quantisation
     from zerocalc.spec.stack import Stack
 
     OptionalStack = Stack | None
+    OptionalQuantisation = Quantisation | None
     OptionalLora = Lora | None
 else:
     OptionalStack = Annotated[Any, BeforeValidator(_read_stack)]
+    OptionalQuantisation = Annotated[Any, BeforeValidator(_read_quantised)]
     OptionalLora = Annotated[Any, BeforeValidator(_read_lora)]
 
 GPT2_DROPOUT = 0.1
@@ -89,7 +106,9 @@ class Model(Spec):
 
     family: Annotated[str, Field(max_length=100)] | None = None
     stack: OptionalStack = None
-    quantised: Annotated[str, Field(max_length=100)] | None = None
+    quantised: OptionalQuantisation = None
+    dtype: FloatDtype | None = None
+    """In which a checkpoint keeps what is not quantised."""
     lora: OptionalLora = None
 
     assumed: tuple[str, ...] = ()

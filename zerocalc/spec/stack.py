@@ -44,6 +44,8 @@ class ModuleSpec(Spec):
     component: ComponentName | None = None
     values: dict[str, Size | StrictBool | str] = Field(default_factory=dict)
     tensors: dict[str, tuple[Size, ...]] = Field(default_factory=dict)
+    unquantised: tuple[str, ...] = ()
+    """Weights of linear layers that quantisers leave as they are."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:
