@@ -33,14 +33,14 @@ def estimate(job: Job, stage: int | None = None) -> Estimate:
     return estimate_with_assumptions(job, stage)[0]
 
 
-def estimate_with_assumptions(job: Job, stage: int | None = None) -> tuple[Estimate, tuple[str, ...]]:
-    """As `estimate`, with the assumptions that its terms rest on, in words."""
+def estimate_with_assumptions(job: Job, stage: int | None = None, holds: Rank | None = None) -> tuple[Estimate, tuple[str, ...]]:
+    """As `estimate`, with the assumptions that its terms rest on, in words. ``holds``: the job's rank, for those who ask about several stages."""
     if stage is None:
         if len(job.stages) != 1:
             raise FieldError("zero.stage", f"name one stage of {', '.join(map(str, job.stages))}: an estimate is of one")
         stage = job.stages[0]
     behaviour = job.framework.stage(stage)
-    holds = rounded(rank(job), job, behaviour.pads)
+    holds = rounded(holds or rank(job), job, behaviour.pads)
     ledger = build_ledger(job, holds, behaviour)
     published = behaviour.published
     across = data_parallel(job, holds, stage, behaviour.sync, job.overlaps(stage)) if published else framework_traffic(job, holds, behaviour)

@@ -29,8 +29,9 @@ def plan(job: Job) -> Plan:
     require(job, Job, "plan")
     candidates: list[Estimate] = []
     assumptions = [*job.model.assumed, *_assumed(job)]
+    holds = rank(job)
     for stage in job.stages:
-        candidate, rests_on = estimate_with_assumptions(job, stage)
+        candidate, rests_on = estimate_with_assumptions(job, stage, holds)
         candidates.append(candidate)
         assumptions += rests_on
     verdict = _verdict(candidates)
