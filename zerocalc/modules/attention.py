@@ -1,4 +1,4 @@
-"""Self-attention: multi-head, grouped-query or latent; its tensors, and its forward pass up to the residual addition."""
+"""Self-attention, multi-head or grouped-query: its tensors, and its forward pass up to the residual addition."""
 
 from __future__ import annotations
 
@@ -46,29 +46,6 @@ def projections(
     if sinks:
         rows.append(("attention.sinks", (heads,), False))
     return tuple(rows)
-
-
-def latent_projections(
-    *, hidden: int, heads: int, q_lora_rank: int, kv_lora_rank: int, nope_dim: int, rope_dim: int, value_dim: int,
-    bias: bool = False, out_bias: bool | None = None,
-) -> tuple[ParameterRow, ...]:  # fmt: skip
-    """The tensors of multi-head latent attention (DeepSeek-V2, arXiv 2405.04434 §2.1): low ranks for queries and for keys and values, each normed."""
-    query = heads * (nope_dim + rope_dim)
-    if q_lora_rank:
-        rows = (
-            *linear("attention.q_down", q_lora_rank, hidden, bias=bias),
-            ("attention.q_norm.weight", (q_lora_rank,), False),
-            *linear("attention.q_up", query, q_lora_rank),
-        )
-    else:
-        rows = linear("attention.q", query, hidden)
-    return (
-        *rows,
-        *linear("attention.kv_down", kv_lora_rank + rope_dim, hidden, bias=bias),
-        ("attention.kv_norm.weight", (kv_lora_rank,), False),
-        *linear("attention.kv_up", heads * (nope_dim + value_dim), kv_lora_rank),
-        *linear("attention.out", hidden, heads * value_dim, bias=bias if out_bias is None else out_bias),
-    )
 
 
 def attend(
@@ -128,10 +105,17 @@ def core(
         if not again:
             tape.keep(out)
     else:
+        if run.micro_batch > 1 and tape.how.qkv == "as_written":
+            q, k, v = _in_order(q, (heads, head_dim)), _in_order(k, (heads, head_dim)), _in_order(v, (heads, value_dim))
         _unfused(tape, q, k, v, (run.tokens, heads, run.seq), softmax, soft_cap, dropout)
     if again:
         tape.rebuilding = False
     return out
+
+
+def _in_order(x: Value, shape: Shape) -> Value:
+    """An operand of a batched product: a part of a larger tensor is copied, so that one sequence follows the other."""
+    return x if x.base.shape[1:] == shape else Value(f"part of {x.name}", x.dtype, x.divisor, (x.shape[0], *shape))
 
 
 def _unfused(tape: Tape, q: Value, k: Value, v: Value, scores: Shape, softmax: str, soft_cap: bool, dropout: bool) -> None:
@@ -155,11 +139,14 @@ def _unfused(tape: Tape, q: Value, k: Value, v: Value, scores: Shape, softmax: s
     tape.keep(v)
 
 
-def rotated(tape: Tape, *projections: tuple[Value, Shape]) -> list[Value]:
-    """Queries and keys turned by their positions: new tensors; the sines and cosines are the model's or, in some code, the layer's own."""
+def rotated(tape: Tape, *projections: tuple[Value, Shape], dim: int = 0) -> list[Value]:
+    """Queries and keys turned by their positions: new tensors; the sines and cosines are the model's or, in some code, the layer's own.
+
+    ``dim``: how many numbers of a head are turned, where not all are.
+    """
     run = tape.run
     if tape.how.rotary == "each_layer":
-        head_dim = projections[0][1][-1]
+        head_dim = dim or projections[0][1][-1]
         tape.small("sines and cosines", run.compute, 1, (2 * len(projections), run.tokens // run.micro_batch, head_dim))
     dtype = FULL if tape.autocast else run.compute
     named = zip(("queries", "keys"), projections, strict=True)

@@ -9,6 +9,7 @@ from zerocalc.ledger import record
 from zerocalc.modules.attention import attend
 from zerocalc.modules.base import SavedRow
 from zerocalc.modules.ends import embed, project
+from zerocalc.modules.latent import latent
 from zerocalc.modules.mlp import feed
 from zerocalc.modules.moe import route
 from zerocalc.modules.tape import Tape, Value
@@ -27,11 +28,11 @@ class Step:
 Steps: TypeAlias = Sequence[Any]
 """Steps, or modules of a file that have the same four fields."""
 
-MIXERS: dict[str, Callable[..., Value]] = {"attention": attend, "mlp": feed, "moe": route, "head": project}
+MIXERS: dict[str, Callable[..., Value]] = {"attention": attend, "mla": latent, "mlp": feed, "moe": route, "head": project}
 """What reads a normed stream, and whose result is added to the stream."""
 REBUILD_LAYERS = frozenset({"full", "operators"})
 """Recomputation that keeps a layer's input and little else."""
-SPEAK_OF = {"attention": ("attention",), "mlp": ("mlp",), "moe": ("mlp", "experts", "moe")}
+SPEAK_OF = {"attention": ("attention",), "mla": ("attention",), "mlp": ("mlp",), "moe": ("mlp", "experts", "moe")}
 """How norms that belong to a mixer are called."""
 
 

@@ -6,7 +6,7 @@ from typing import Literal
 
 from zerocalc.modules.base import Module, ParameterRow, SavedRow, linear
 from zerocalc.modules.mlp import feed, gate_up, matrices
-from zerocalc.modules.tape import FULL, Tape, Value
+from zerocalc.modules.tape import FULL, MASK, Tape, Value
 
 ExpertLayout = Literal["fused", "transposed", "each"]
 INDEX = "int64"
@@ -48,18 +48,22 @@ def _experts(hidden: int, experts: int, ffn: int, gated: bool, bias: bool, layou
 
 def route(
     tape: Tape, x: Value, *, experts: int, top_k: int, ffn: int, activation: str = "silu", shared_ffn: int = 0, shared_gate: bool = False,
-    scores: Literal["fp32", "compute"] = "fp32", normalised: bool = False, **_: object,
+    scores: Literal["fp32", "compute"] = "fp32", normalised: bool = False, router_input: Literal["fp32", "compute"] = "compute",
+    score: Literal["softmax", "sigmoid"] = "softmax", group_limited: bool = False, **_: object,
 ) -> Value:  # fmt: skip
     """The forward pass of routed experts, a token going through ``top_k`` of them; ``scores`` is the dtype of what weighs their results,
-    ``normalised`` whether the weights are divided by their sum.
+    ``normalised`` whether the weights are divided by their sum; ``router_input`` is the dtype in which the router's product runs, ``score`` what
+    makes probabilities of its result, and ``group_limited`` tells that those of experts outside the best groups are masked before the choice.
 
     Grouped, the tokens of all experts lie in one tensor; one after the other, each expert keeps its tokens, and their results once more.
     Not counted: imbalance, which moves bytes between ranks of expert parallelism but not on a rank that has all experts.
     """
     again = tape.region("moe", x)
     n, hidden = tape.run.tokens, x.shape[-1]
-    tape.linear(x, "router", "router scores", (experts,))
-    tape.small("router probabilities", FULL, 1, (n, experts))
+    logits = tape.linear(tape.cast(x, FULL, "router input (fp32)") if router_input == FULL else x, "router", "router scores", (experts,))
+    tape.small("router probabilities", FULL if score == "softmax" else logits.dtype, 1, (n, experts))
+    if group_limited:
+        tape.small("mask of groups", MASK, 1, (n, experts))
     tape.small("chosen experts", INDEX, 1, (n, top_k))
     grouped = tape.how.experts == "grouped"
     if normalised:

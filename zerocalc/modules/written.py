@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from zerocalc.modules.attention import latent_projections, projections
+from zerocalc.modules.attention import projections
 from zerocalc.modules.base import Component, Module, ParameterRow, SavedRow
 from zerocalc.modules.ends import embedding_tables, head_weights
+from zerocalc.modules.latent import latent_projections
 from zerocalc.modules.mlp import matrices
 from zerocalc.modules.moe import moe
 from zerocalc.modules.norm import norm_weights
@@ -26,9 +27,9 @@ PASSING: dict[str, frozenset[str]] = {
     "embedding": frozenset({"dropout", "rotary_dim"}),
     "head": frozenset({"soft_cap"}),
     "attention": frozenset({"rotary", "softmax", "soft_cap", "dropout", "residual_dropout"}),
-    "mla": frozenset(),
+    "mla": frozenset({"rotary", "dropout"}),
     "mlp": frozenset({"activation", "residual_dropout"}),
-    "moe": frozenset({"activation", "scores", "normalised"}),
+    "moe": frozenset({"activation", "scores", "normalised", "router_input", "score", "group_limited"}),
 }
 """Values that only the forward pass reads: they change no tensor of the module."""
 

@@ -5,14 +5,13 @@ from typing import Annotated, Literal, Self, get_args
 from pydantic import Field, StrictBool, model_validator
 
 from zerocalc.spec.base import FieldError, Spec
-from zerocalc.spec.implementation import Activation
+from zerocalc.spec.implementation import UNKNOWN, Activation
 from zerocalc.units import Whole
 
 ModuleType = Literal["embedding", "head", "norm", "attention", "mla", "mlp", "moe", "tensors"]
 ComponentName = Literal["embedding", "head", "attention", "mlp", "experts", "norms", "other"]
 
 Size = Annotated[int, Field(ge=0, le=10**12, strict=True)]
-
 
 SIZES: dict[str, tuple[str, ...]] = {
     "norm": ("dim",),
@@ -31,7 +30,9 @@ WORDS: dict[str, tuple[str, ...]] = {
     "kind": ("layer", "rms", "rms_fp32"),
     "softmax": ("fp32", "compute"),
     "scores": ("fp32", "compute"),
-    "activation": get_args(Activation),
+    "router_input": ("fp32", "compute"),
+    "score": ("softmax", "sigmoid"),
+    "activation": (*get_args(Activation), UNKNOWN),
 }
 """The values that are words, and the words they can be."""
 
