@@ -19,11 +19,13 @@ def projections(
     *, hidden: int, heads: int, kv_heads: int, head_dim: int, value_dim: int | None = None, out: int | None = None,
     q_bias: bool = False, k_bias: bool = False, v_bias: bool = False, out_bias: bool = False,
     qk_norm: QkNorm = "none", qk_norm_bias: bool = False, fused: bool = False, transposed: bool = False, sinks: bool = False,
+    query_gate: bool = False,
 ) -> tuple[ParameterRow, ...]:  # fmt: skip
     """The tensors of multi-head or grouped-query attention.
 
     ``fused`` makes one tensor of q, k and v, whose bias is then ``q_bias``. ``qk_norm``: over one ``head`` (a vector of head_dim for q, one for k),
-    over the ``full`` q and k, or over each of the ``heads`` on its own. ``sinks``: one learned score a head.
+    over the ``full`` q and k, or over each of the ``heads`` on its own. ``sinks``: one learned score a head. ``query_gate``: the
+    product that yields queries yields a gate of the result too.
     """
     value_dim = value_dim or head_dim
     query, key, value = heads * head_dim, kv_heads * head_dim, kv_heads * value_dim
@@ -32,7 +34,7 @@ def projections(
         rows = [*linear("attention.qkv", query + key + value, hidden, bias=q_bias, transposed=transposed)]
     else:
         rows = [
-            *linear("attention.q", query, hidden, bias=q_bias, transposed=transposed),
+            *linear("attention.q", 2 * query if query_gate else query, hidden, bias=q_bias, transposed=transposed),
             *linear("attention.k", key, hidden, bias=k_bias, transposed=transposed),
             *linear("attention.v", value, hidden, bias=v_bias, transposed=transposed),
         ]
@@ -51,11 +53,12 @@ def projections(
 def attend(
     tape: Tape, x: Value, *, heads: int, kv_heads: int, head_dim: int, value_dim: int | None = None, out: int | None = None,
     fused: bool = False, qk_norm: QkNorm = "none", qk_norm_bias: bool = False, rotary: bool = True, softmax: str = "fp32", soft_cap: bool = False,
-    dropout: bool = False, residual_dropout: bool = False, **_: object,
+    dropout: bool = False, residual_dropout: bool = False, qk_norm_kind: str | None = None, query_gate: bool = False, **_: object,
 ) -> Value:  # fmt: skip
     """The forward pass of multi-head or grouped-query attention; the last keywords change no tensor of its own.
 
     ``softmax``: the dtype in which the class computes unfused scores, fp32 or compute's. ``dropout``: on the scores.
+    ``query_gate``: the result is multiplied by a sigmoid of what comes with the queries.
     """
     value_dim = value_dim or head_dim
     query, key, value = (heads, head_dim), (kv_heads, head_dim), (kv_heads, value_dim)
@@ -66,11 +69,11 @@ def attend(
         if tape.how.qkv == "split":
             q, k, v = (Value(name, q.dtype, tp, (tape.run.tokens, *shape)) for name, shape in (("queries", query), ("keys", key), ("values", value)))
     else:
-        q = tape.linear(x, "attention.q", "queries", query, tp)
+        q = tape.linear(x, "attention.q", "queries", (2 * heads, head_dim) if query_gate else query, tp)
         k = tape.linear(x, "attention.k", "keys", key, tp)
         v = tape.linear(x, "attention.v", "values", value, tp)
     if qk_norm != "none":
-        kind = "layer" if qk_norm_bias else "rms"
+        kind = qk_norm_kind or ("layer" if qk_norm_bias else "rms")
         whole = qk_norm == "full"
         q = tape.norm(q.viewed("queries before their norm", (heads * head_dim,) if whole else query), "q norm", kind, "queries")
         k = tape.norm(k.viewed("keys before their norm", (kv_heads * head_dim,) if whole else key), "k norm", kind, "keys")
@@ -80,6 +83,9 @@ def attend(
         tape, q, k, v, heads=heads, head_dim=head_dim, value_dim=value_dim, grouped=kv_heads < heads, softmax=softmax, soft_cap=soft_cap,
         dropout=dropout,
     )  # fmt: skip
+    if query_gate:
+        gate = Value("sigmoid of the gate", context.dtype, tp, context.shape)
+        context = tape.product(context, gate, "attention output, gated")
     return leaving(tape, tape.linear(context, "attention.out", "attention result", (out or x.shape[-1],), tape.run.sequence), residual_dropout)
 
 

@@ -8,11 +8,14 @@ from typing import Any, TypeAlias
 from zerocalc.ledger import record
 from zerocalc.modules.attention import attend
 from zerocalc.modules.base import SavedRow
+from zerocalc.modules.convolution import convolve
+from zerocalc.modules.delta import delta
 from zerocalc.modules.ends import embed, project
 from zerocalc.modules.latent import latent
+from zerocalc.modules.mamba import selective, structured
 from zerocalc.modules.mlp import feed
 from zerocalc.modules.moe import route
-from zerocalc.modules.tape import Tape, Value
+from zerocalc.modules.tape import FULL, Tape, Value
 
 
 @record
@@ -28,11 +31,14 @@ class Step:
 Steps: TypeAlias = Sequence[Any]
 """Steps, or modules of a file that have the same four fields."""
 
-MIXERS: dict[str, Callable[..., Value]] = {"attention": attend, "mla": latent, "mlp": feed, "moe": route, "head": project}
+MIXERS: dict[str, Callable[..., Value]] = {
+    "attention": attend, "mla": latent, "delta": delta, "mamba": selective, "mamba2": structured, "convolution": convolve,
+    "mlp": feed, "moe": route, "head": project,
+}  # fmt: skip
 """What reads a normed stream, and whose result is added to the stream."""
 REBUILD_LAYERS = frozenset({"full", "operators"})
 """Recomputation that keeps a layer's input and little else."""
-SPEAK_OF = {"attention": ("attention",), "mla": ("attention",), "mlp": ("mlp",), "moe": ("mlp", "experts", "moe")}
+SPEAK_OF = {"attention": ("attention",), "mla": ("attention",), "delta": ("attention",), "mlp": ("mlp",), "moe": ("mlp", "experts", "moe")}
 """How norms that belong to a mixer are called."""
 
 
@@ -76,6 +82,8 @@ class _Flow:
             self.read = None
             return
         self._add(f"{step.name} input")
+        if step.values.get("input") == FULL:
+            self.stream = tape.cast(self.stream, FULL)
         reader = step.name.removesuffix(" norm")
         self.normed[step.name] = tape.norm(self.stream, step.name, kind, f"{'head' if reader == 'final' else reader} input", weight=weight)
         self.read = self.normed[step.name]
@@ -94,5 +102,6 @@ class _Flow:
         own = [normed for name, normed in self.normed.items() if any(word in name for word in SPEAK_OF.get(step.type, ()))]
         if own:
             self.read = own[-1]  # mixers side by side may have a norm each
-        self.result = MIXERS[step.type](self.tape, self.read, **step.values)
+        read = self.tape.like(self.read, f"{step.type} input, scaled") if step.values.get("scaled") else self.read
+        self.result = MIXERS[step.type](self.tape, read, **step.values)
         self.mixer = step.type

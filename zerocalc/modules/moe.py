@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from zerocalc.modules.base import Module, ParameterRow, SavedRow, linear
-from zerocalc.modules.mlp import feed, gate_up, matrices
+from zerocalc.modules.mlp import activate, feed, gate_up, matrices
 from zerocalc.modules.tape import FULL, MASK, Tape, Value
 
 ExpertLayout = Literal["fused", "transposed", "each"]
@@ -49,11 +49,12 @@ def _experts(hidden: int, experts: int, ffn: int, gated: bool, bias: bool, layou
 def route(
     tape: Tape, x: Value, *, experts: int, top_k: int, ffn: int, activation: str = "silu", shared_ffn: int = 0, shared_gate: bool = False,
     scores: Literal["fp32", "compute"] = "fp32", normalised: bool = False, router_input: Literal["fp32", "compute"] = "compute",
-    score: Literal["softmax", "sigmoid"] = "softmax", group_limited: bool = False, **_: object,
+    routing: Literal["softmax", "sigmoid", "chosen"] = "softmax", group_limited: bool = False, gated: bool = True, **_: object,
 ) -> Value:  # fmt: skip
     """The forward pass of routed experts, a token going through ``top_k`` of them; ``scores`` is the dtype of what weighs their results,
-    ``normalised`` whether the weights are divided by their sum; ``router_input`` is the dtype in which the router's product runs, ``score`` what
-    makes probabilities of its result, and ``group_limited`` tells that those of experts outside the best groups are masked before the choice.
+    ``normalised`` whether the weights are divided by their sum. ``router_input`` is the dtype in which the router's product runs; ``routing`` tells
+    whether probabilities are a softmax or sigmoid over all experts, or a softmax over the ``chosen`` ones, and ``group_limited`` that those of
+    experts outside the best groups are masked before the choice.
 
     Grouped, the tokens of all experts lie in one tensor; one after the other, each expert keeps its tokens, and their results once more.
     Not counted: imbalance, which moves bytes between ranks of expert parallelism but not on a rank that has all experts.
@@ -61,7 +62,8 @@ def route(
     again = tape.region("moe", x)
     n, hidden = tape.run.tokens, x.shape[-1]
     logits = tape.linear(tape.cast(x, FULL, "router input (fp32)") if router_input == FULL else x, "router", "router scores", (experts,))
-    tape.small("router probabilities", FULL if score == "softmax" else logits.dtype, 1, (n, experts))
+    if routing != "chosen":
+        tape.small("router probabilities", logits.dtype if routing == "sigmoid" else FULL, 1, (n, experts))
     if group_limited:
         tape.small("mask of groups", MASK, 1, (n, experts))
     tape.small("chosen experts", INDEX, 1, (n, top_k))
@@ -70,14 +72,20 @@ def route(
         tape.small("weights before they are divided, and their sum", FULL, 1, (n, top_k + 1))
     tape.small("places of tokens", INDEX, 1, (3 if grouped else 2, n, top_k))
     chosen = Value("expert inputs", tape.compute if tape.autocast else x.dtype, 1, (n, top_k, hidden))
-    inner = gate_up(tape, chosen, (top_k, ffn), True, activation)
+    if gated:
+        inner = gate_up(tape, chosen, (top_k, ffn), True, activation)
+    else:
+        inner = activate(tape, tape.linear(chosen, "experts.up", f"{activation} input", (top_k, ffn)), activation, "down input")
     result = tape.linear(inner, "experts.down", "expert results", (top_k, hidden))
     tape.keep(result)
     tape.small("expert weights", FULL if scores == FULL else tape.compute, 1, (n, top_k))
     if not grouped:
         tape.small("expert results, weighted", result.dtype, 1, result.shape)
     if shared_ffn:
-        feed(tape, x, ffn=shared_ffn, activation=activation)
+        shared = feed(tape, x, ffn=shared_ffn, activation=activation, gated=gated)
+        if shared_gate:
+            tape.keep(shared)
+            tape.small("shared experts' gate", shared.dtype, 1, (n, 1))
     if again:
         tape.rebuilding = False
     return Value("experts result", result.dtype, tape.run.sequence, x.shape)

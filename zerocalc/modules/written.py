@@ -7,8 +7,11 @@ from typing import Any
 
 from zerocalc.modules.attention import projections
 from zerocalc.modules.base import Component, Module, ParameterRow, SavedRow
+from zerocalc.modules.convolution import convolution_weights
+from zerocalc.modules.delta import delta_weights
 from zerocalc.modules.ends import embedding_tables, head_weights
 from zerocalc.modules.latent import latent_projections
+from zerocalc.modules.mamba import selective_weights, structured_weights
 from zerocalc.modules.mlp import matrices
 from zerocalc.modules.moe import moe
 from zerocalc.modules.norm import norm_weights
@@ -20,16 +23,24 @@ ROWS: dict[str, tuple[Component, Callable[..., tuple[ParameterRow, ...]]]] = {
     "head": ("head", head_weights),
     "attention": ("attention", projections),
     "mla": ("attention", latent_projections),
+    "delta": ("attention", delta_weights),
+    "mamba": ("other", selective_weights),
+    "mamba2": ("other", structured_weights),
+    "convolution": ("other", convolution_weights),
     "mlp": ("mlp", matrices),
 }
 PASSING: dict[str, frozenset[str]] = {
-    "norm": frozenset({"kind"}),
-    "embedding": frozenset({"dropout", "rotary_dim"}),
+    "norm": frozenset({"kind", "input"}),
+    "embedding": frozenset({"dropout", "rotary_dim", "own_positions"}),
     "head": frozenset({"soft_cap"}),
-    "attention": frozenset({"rotary", "softmax", "soft_cap", "dropout", "residual_dropout"}),
+    "attention": frozenset({"rotary", "softmax", "soft_cap", "dropout", "residual_dropout", "scaled", "qk_norm_kind"}),
     "mla": frozenset({"rotary", "dropout"}),
+    "delta": frozenset({"doubled"}),
+    "mamba": frozenset(),
+    "mamba2": frozenset({"scaled"}),
+    "convolution": frozenset(),
     "mlp": frozenset({"activation", "residual_dropout"}),
-    "moe": frozenset({"activation", "scores", "normalised", "router_input", "score", "group_limited"}),
+    "moe": frozenset({"activation", "scores", "normalised", "router_input", "routing", "group_limited"}),
 }
 """Values that only the forward pass reads: they change no tensor of the module."""
 

@@ -8,7 +8,7 @@ from zerocalc.spec.base import FieldError, Spec
 from zerocalc.spec.implementation import UNKNOWN, Activation
 from zerocalc.units import Whole
 
-ModuleType = Literal["embedding", "head", "norm", "attention", "mla", "mlp", "moe", "tensors"]
+ModuleType = Literal["embedding", "head", "norm", "attention", "mla", "delta", "mamba", "mamba2", "convolution", "mlp", "moe", "tensors"]
 ComponentName = Literal["embedding", "head", "attention", "mlp", "experts", "norms", "other"]
 
 Size = Annotated[int, Field(ge=0, le=10**12, strict=True)]
@@ -19,6 +19,10 @@ SIZES: dict[str, tuple[str, ...]] = {
     "head": ("vocab", "dim"),
     "attention": ("hidden", "heads", "kv_heads", "head_dim"),
     "mla": ("hidden", "heads", "kv_lora_rank", "nope_dim", "rope_dim", "value_dim"),
+    "delta": ("hidden", "key_heads", "value_heads", "key_dim", "value_dim", "conv"),
+    "mamba": ("hidden", "inner", "state", "rank", "conv"),
+    "mamba2": ("hidden", "inner", "heads", "state", "groups", "conv"),
+    "convolution": ("hidden", "conv"),
     "mlp": ("hidden", "ffn"),
     "moe": ("hidden", "experts", "top_k", "ffn"),
     "tensors": (),
@@ -28,10 +32,13 @@ WORDS: dict[str, tuple[str, ...]] = {
     "qk_norm": ("none", "head", "full", "heads"),
     "layout": ("fused", "transposed", "each"),
     "kind": ("layer", "rms", "rms_fp32"),
+    "qk_norm_kind": ("layer", "rms", "rms_fp32"),
+    "input": ("fp32", "compute"),
+    "projections": ("paired", "split", "each"),
     "softmax": ("fp32", "compute"),
     "scores": ("fp32", "compute"),
     "router_input": ("fp32", "compute"),
-    "score": ("softmax", "sigmoid"),
+    "routing": ("softmax", "sigmoid", "chosen"),
     "activation": (*get_args(Activation), UNKNOWN),
 }
 """The values that are words, and the words they can be."""
