@@ -9,7 +9,7 @@ from zerocalc.ledger import record
 from zerocalc.modules.attention import attend
 from zerocalc.modules.base import SavedRow
 from zerocalc.modules.convolution import convolve
-from zerocalc.modules.delta import delta
+from zerocalc.modules.delta import channels, delta
 from zerocalc.modules.ends import embed, project
 from zerocalc.modules.latent import latent
 from zerocalc.modules.mamba import selective, structured
@@ -32,13 +32,20 @@ Steps: TypeAlias = Sequence[Any]
 """Steps, or modules of a file that have the same four fields."""
 
 MIXERS: dict[str, Callable[..., Value]] = {
-    "attention": attend, "mla": latent, "delta": delta, "mamba": selective, "mamba2": structured, "convolution": convolve,
+    "attention": attend, "mla": latent, "delta": delta, "channel_delta": channels, "mamba": selective, "mamba2": structured, "convolution": convolve,
     "mlp": feed, "moe": route, "head": project,
 }  # fmt: skip
 """What reads a normed stream, and whose result is added to the stream."""
 REBUILD_LAYERS = frozenset({"full", "operators"})
 """Recomputation that keeps a layer's input and little else."""
-SPEAK_OF = {"attention": ("attention",), "mla": ("attention",), "delta": ("attention",), "mlp": ("mlp",), "moe": ("mlp", "experts", "moe")}
+SPEAK_OF = {
+    "attention": ("attention",),
+    "mla": ("attention",),
+    "delta": ("attention",),
+    "channel_delta": ("attention",),
+    "mlp": ("mlp",),
+    "moe": ("mlp", "experts", "moe"),
+}
 """How norms that belong to a mixer are called."""
 
 

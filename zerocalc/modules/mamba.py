@@ -35,7 +35,8 @@ def selective_weights(
 
 
 def structured_weights(
-    *, hidden: int, inner: int, heads: int, state: int, groups: int, conv: int, conv_bias: bool = True, bias: bool = False, norm: bool = True
+    *, hidden: int, inner: int, heads: int, state: int, groups: int, conv: int, conv_bias: bool = True, bias: bool = False,
+    out_bias: bool | None = None, norm: bool = True,
 ) -> tuple[ParameterRow, ...]:  # fmt: skip
     """The tensors of a Mamba-2 mixer (arXiv 2405.21060 §7): B and C are shared by the heads of one of the ``groups``."""
     mixed = inner + 2 * groups * state
@@ -44,7 +45,7 @@ def structured_weights(
         *_convolution(mixed, conv, conv_bias),
         *((f"mamba.{name}", (heads,), False) for name in ("dt_bias", "A_log", "D")),
         *((("mamba.norm.weight", (inner,), False),) if norm else ()),
-        *linear("mamba.out", hidden, inner, bias=bias),
+        *linear("mamba.out", hidden, inner, bias=bias if out_bias is None else out_bias),
     )
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from zerocalc.modules.attention import projections
 from zerocalc.modules.base import Component, Module, ParameterRow, SavedRow
 from zerocalc.modules.convolution import convolution_weights
-from zerocalc.modules.delta import delta_weights
+from zerocalc.modules.delta import channel_weights, delta_weights
 from zerocalc.modules.ends import embedding_tables, head_weights
 from zerocalc.modules.latent import latent_projections
 from zerocalc.modules.mamba import selective_weights, structured_weights
@@ -24,6 +24,7 @@ ROWS: dict[str, tuple[Component, Callable[..., tuple[ParameterRow, ...]]]] = {
     "attention": ("attention", projections),
     "mla": ("attention", latent_projections),
     "delta": ("attention", delta_weights),
+    "channel_delta": ("attention", channel_weights),
     "mamba": ("other", selective_weights),
     "mamba2": ("other", structured_weights),
     "convolution": ("other", convolution_weights),
@@ -31,11 +32,12 @@ ROWS: dict[str, tuple[Component, Callable[..., tuple[ParameterRow, ...]]]] = {
 }
 PASSING: dict[str, frozenset[str]] = {
     "norm": frozenset({"kind", "input"}),
-    "embedding": frozenset({"dropout", "rotary_dim", "own_positions"}),
+    "embedding": frozenset({"dropout", "rotary_dim", "rotary_dtype", "own_positions"}),
     "head": frozenset({"soft_cap"}),
     "attention": frozenset({"rotary", "softmax", "soft_cap", "dropout", "residual_dropout", "scaled", "qk_norm_kind"}),
     "mla": frozenset({"rotary", "dropout"}),
     "delta": frozenset({"doubled"}),
+    "channel_delta": frozenset(),
     "mamba": frozenset(),
     "mamba2": frozenset({"scaled"}),
     "convolution": frozenset(),

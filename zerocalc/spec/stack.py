@@ -8,7 +8,9 @@ from zerocalc.spec.base import FieldError, Spec
 from zerocalc.spec.implementation import UNKNOWN, Activation
 from zerocalc.units import Whole
 
-ModuleType = Literal["embedding", "head", "norm", "attention", "mla", "delta", "mamba", "mamba2", "convolution", "mlp", "moe", "tensors"]
+ModuleType = Literal[
+    "embedding", "head", "norm", "attention", "mla", "delta", "channel_delta", "mamba", "mamba2", "convolution", "mlp", "moe", "tensors"
+]
 ComponentName = Literal["embedding", "head", "attention", "mlp", "experts", "norms", "other"]
 
 Size = Annotated[int, Field(ge=0, le=10**12, strict=True)]
@@ -20,6 +22,7 @@ SIZES: dict[str, tuple[str, ...]] = {
     "attention": ("hidden", "heads", "kv_heads", "head_dim"),
     "mla": ("hidden", "heads", "kv_lora_rank", "nope_dim", "rope_dim", "value_dim"),
     "delta": ("hidden", "key_heads", "value_heads", "key_dim", "value_dim", "conv"),
+    "channel_delta": ("hidden", "heads", "head_dim", "conv"),
     "mamba": ("hidden", "inner", "state", "rank", "conv"),
     "mamba2": ("hidden", "inner", "heads", "state", "groups", "conv"),
     "convolution": ("hidden", "conv"),
@@ -34,6 +37,7 @@ WORDS: dict[str, tuple[str, ...]] = {
     "kind": ("layer", "rms", "rms_fp32"),
     "qk_norm_kind": ("layer", "rms", "rms_fp32"),
     "input": ("fp32", "compute"),
+    "rotary_dtype": ("fp32", "compute"),
     "projections": ("paired", "split", "each"),
     "softmax": ("fp32", "compute"),
     "scores": ("fp32", "compute"),
