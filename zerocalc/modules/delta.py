@@ -2,7 +2,8 @@
 addition, as the kernels of flash-linear-attention and causal-conv1d run it.
 
 A class of transformers calls these kernels where the packages are installed; its own operations, which it falls back on, keep far more.
-Source: flash-linear-attention 0.6.0, ops/gated_delta_rule/chunk.py and ops/kda/chunk.py; causal-conv1d 1.6, causal_conv1d_interface.py (what each saves for backward).
+Source: flash-linear-attention 0.6.0, ops/gated_delta_rule/chunk.py and ops/kda/chunk.py; causal-conv1d 1.6, causal_conv1d_interface.py (what each
+saves for backward).
 """
 
 from __future__ import annotations
