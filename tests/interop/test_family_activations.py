@@ -27,7 +27,7 @@ def _name(row: dict[str, Any]) -> str:
 
 @pytest.mark.parametrize("row", ROWS, ids=_name)
 def test_layers_keep_what_the_class_keeps(row: dict[str, Any]) -> None:
-    known = DEFAULTS[row["family"]]
+    known = row if "config" in row else DEFAULTS[row["family"]]
     config = {**known["config"], **row["changes"], "architectures": [known["architecture"]]}
     job = Job.model_validate({
         "model": model_from_config(config, row["family"]), "cluster": {"gpus": 1}, "recipe": "pure-bf16-adam", "implementation": "huggingface",

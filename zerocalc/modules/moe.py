@@ -62,14 +62,15 @@ def route(
     again = tape.region("moe", x)
     n, hidden = tape.run.tokens, x.shape[-1]
     logits = tape.linear(tape.cast(x, FULL, "router input (fp32)") if router_input == FULL else x, "router", "router scores", (experts,))
+    probabilities = logits.dtype if routing == "sigmoid" else FULL
     if routing != "chosen":
-        tape.small("router probabilities", logits.dtype if routing == "sigmoid" else FULL, 1, (n, experts))
+        tape.small("router probabilities", probabilities, 1, (n, experts))
     if group_limited:
         tape.small("mask of groups", MASK, 1, (n, experts))
     tape.small("chosen experts", INDEX, 1, (n, top_k))
     grouped = tape.how.experts == "grouped"
     if normalised:
-        tape.small("weights before they are divided, and their sum", FULL, 1, (n, top_k + 1))
+        tape.small("weights before they are divided, and their sum", probabilities, 1, (n, top_k + 1))
     tape.small("places of tokens", INDEX, 1, (3 if grouped else 2, n, top_k))
     chosen = Value("expert inputs", tape.compute if tape.autocast else x.dtype, 1, (n, top_k, hidden))
     if gated:
