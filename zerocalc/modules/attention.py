@@ -19,13 +19,13 @@ def projections(
     *, hidden: int, heads: int, kv_heads: int, head_dim: int, value_dim: int | None = None, out: int | None = None,
     q_bias: bool = False, k_bias: bool = False, v_bias: bool = False, out_bias: bool = False,
     qk_norm: QkNorm = "none", qk_norm_bias: bool = False, fused: bool = False, transposed: bool = False, sinks: bool = False,
-    query_gate: bool = False,
+    query_gate: bool = False, keys_as_values: bool = False, shared_keys: bool = False,
 ) -> tuple[ParameterRow, ...]:  # fmt: skip
     """The tensors of multi-head or grouped-query attention.
 
     ``fused`` makes one tensor of q, k and v, whose bias is then ``q_bias``. ``qk_norm``: over one ``head`` (a vector of head_dim for q, one for k),
     over the ``full`` q and k, or over each of the ``heads`` on its own. ``sinks``: one learned score a head. ``query_gate``: the
-    product that yields queries yields a gate of the result too.
+    product that yields queries yields a gate of the result too. ``keys_as_values``: one product for both; ``shared_keys``: both are another layer's.
     """
     value_dim = value_dim or head_dim
     query, key, value = heads * head_dim, kv_heads * head_dim, kv_heads * value_dim
@@ -35,16 +35,20 @@ def projections(
     else:
         rows = [
             *linear("attention.q", 2 * query if query_gate else query, hidden, bias=q_bias, transposed=transposed),
-            *linear("attention.k", key, hidden, bias=k_bias, transposed=transposed),
-            *linear("attention.v", value, hidden, bias=v_bias, transposed=transposed),
         ]
+        if not shared_keys:
+            rows += linear("attention.k", key, hidden, bias=k_bias, transposed=transposed)
+        if not shared_keys and not keys_as_values:
+            rows += linear("attention.v", value, hidden, bias=v_bias, transposed=transposed)
     rows += linear("attention.out", out or hidden, heads * value_dim, bias=out_bias, transposed=transposed)
     if qk_norm != "none":
         q_shape, k_shape = {"head": ((head_dim,), (head_dim,)), "full": ((query,), (key,)), "heads": ((heads, head_dim), (kv_heads, head_dim))}[
             qk_norm
         ]
         for part in ("weight", "bias") if qk_norm_bias else ("weight",):
-            rows += [(f"attention.q_norm.{part}", q_shape, False), (f"attention.k_norm.{part}", k_shape, False)]
+            rows.append((f"attention.q_norm.{part}", q_shape, False))
+            if not shared_keys:
+                rows.append((f"attention.k_norm.{part}", k_shape, False))
     if sinks:
         rows.append(("attention.sinks", (heads,), False))
     return tuple(rows)
@@ -53,12 +57,13 @@ def projections(
 def attend(
     tape: Tape, x: Value, *, heads: int, kv_heads: int, head_dim: int, value_dim: int | None = None, out: int | None = None,
     fused: bool = False, qk_norm: QkNorm = "none", qk_norm_bias: bool = False, rotary: bool = True, softmax: str = "fp32", soft_cap: bool = False,
-    dropout: bool = False, residual_dropout: bool = False, qk_norm_kind: str | None = None, query_gate: bool = False, **_: object,
+    dropout: bool = False, residual_dropout: bool = False, qk_norm_kind: str | None = None, query_gate: bool = False,
+    keys_as_values: bool = False, shared_keys: bool = False, value_norm: bool = False, **_: object,
 ) -> Value:  # fmt: skip
     """The forward pass of multi-head or grouped-query attention; the last keywords change no tensor of its own.
 
     ``softmax``: the dtype in which the class computes unfused scores, fp32 or compute's. ``dropout``: on the scores.
-    ``query_gate``: the result is multiplied by a sigmoid of what comes with the queries.
+    ``query_gate``: the result is multiplied by a sigmoid of what comes with the queries. ``value_norm``: values are normed too, without a weight.
     """
     value_dim = value_dim or head_dim
     query, key, value = (heads, head_dim), (kv_heads, head_dim), (kv_heads, value_dim)
@@ -70,15 +75,22 @@ def attend(
             q, k, v = (Value(name, q.dtype, tp, (tape.run.tokens, *shape)) for name, shape in (("queries", query), ("keys", key), ("values", value)))
     else:
         q = tape.linear(x, "attention.q", "queries", (2 * heads, head_dim) if query_gate else query, tp)
-        k = tape.linear(x, "attention.k", "keys", key, tp)
-        v = tape.linear(x, "attention.v", "values", value, tp)
+        if shared_keys:
+            k, v = (tape.elsewhere(name, q.dtype, tp, (tape.run.tokens, *shape)) for name, shape in (("keys", key), ("values", value)))
+        else:
+            k = tape.linear(x, "attention.k", "keys", key, tp)
+            v = k if keys_as_values else tape.linear(x, "attention.v", "values", value, tp)
     if qk_norm != "none":
         kind = qk_norm_kind or ("layer" if qk_norm_bias else "rms")
         whole = qk_norm == "full"
         q = tape.norm(q.viewed("queries before their norm", (heads * head_dim,) if whole else query), "q norm", kind, "queries")
-        k = tape.norm(k.viewed("keys before their norm", (kv_heads * head_dim,) if whole else key), "k norm", kind, "keys")
+        if not shared_keys:
+            k = tape.norm(k.viewed("keys before their norm", (kv_heads * head_dim,) if whole else key), "k norm", kind, "keys")
+    if value_norm and not shared_keys:
+        v = tape.norm(v.viewed("values before their norm", value), "v norm", qk_norm_kind or "rms", "values", weight=False)
     if rotary:
-        q, k = rotated(tape, (q, query), (k, key))
+        turned = rotated(tape, (q, query), (k, key))
+        q, k = (turned[0], k) if shared_keys else turned
     context = core(
         tape, q, k, v, heads=heads, head_dim=head_dim, value_dim=value_dim, grouped=kv_heads < heads, softmax=softmax, soft_cap=soft_cap,
         dropout=dropout,

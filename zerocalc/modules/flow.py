@@ -12,6 +12,7 @@ from zerocalc.modules.convolution import convolve
 from zerocalc.modules.delta import channels, delta
 from zerocalc.modules.ends import embed, project
 from zerocalc.modules.latent import latent
+from zerocalc.modules.layer_inputs import make_layer_inputs, take_layer_input
 from zerocalc.modules.mamba import selective, structured
 from zerocalc.modules.mlp import feed
 from zerocalc.modules.moe import route
@@ -33,12 +34,13 @@ Steps: TypeAlias = Sequence[Any]
 
 MIXERS: dict[str, Callable[..., Value]] = {
     "attention": attend, "mla": latent, "delta": delta, "channel_delta": channels, "mamba": selective, "mamba2": structured, "convolution": convolve,
-    "mlp": feed, "moe": route, "head": project,
+    "layer_input": take_layer_input, "mlp": feed, "moe": route, "head": project,
 }  # fmt: skip
 """What reads a normed stream, and whose result is added to the stream."""
 REBUILD_LAYERS = frozenset({"full", "operators"})
 """Recomputation that keeps a layer's input and little else."""
 SPEAK_OF = {
+    "layer_input": ("layer input",),
     "attention": ("attention",),
     "mla": ("attention",),
     "delta": ("attention",),
@@ -78,6 +80,8 @@ class _Flow:
             self._norm(step)
         elif step.type == "embedding":
             embed(self.tape, **step.values)
+        elif step.type == "layer_inputs":
+            make_layer_inputs(self.tape, self.stream, **step.values)
         elif step.type in MIXERS:
             self._mix(step)
 

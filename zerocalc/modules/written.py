@@ -11,6 +11,7 @@ from zerocalc.modules.convolution import convolution_weights
 from zerocalc.modules.delta import channel_weights, delta_weights
 from zerocalc.modules.ends import embedding_tables, head_weights
 from zerocalc.modules.latent import latent_projections
+from zerocalc.modules.layer_inputs import layer_input_weights, layer_inputs_weights
 from zerocalc.modules.mamba import selective_weights, structured_weights
 from zerocalc.modules.mlp import matrices
 from zerocalc.modules.moe import moe
@@ -28,19 +29,23 @@ ROWS: dict[str, tuple[Component, Callable[..., tuple[ParameterRow, ...]]]] = {
     "mamba": ("other", selective_weights),
     "mamba2": ("other", structured_weights),
     "convolution": ("other", convolution_weights),
+    "layer_inputs": ("embedding", layer_inputs_weights),
+    "layer_input": ("other", layer_input_weights),
     "mlp": ("mlp", matrices),
 }
 PASSING: dict[str, frozenset[str]] = {
     "norm": frozenset({"kind", "input"}),
     "embedding": frozenset({"dropout", "rotary_dim", "rotary_dtype", "own_positions"}),
     "head": frozenset({"soft_cap"}),
-    "attention": frozenset({"rotary", "softmax", "soft_cap", "dropout", "residual_dropout", "scaled", "qk_norm_kind"}),
+    "attention": frozenset({"rotary", "softmax", "soft_cap", "dropout", "residual_dropout", "scaled", "qk_norm_kind", "value_norm"}),
     "mla": frozenset({"rotary", "dropout"}),
     "delta": frozenset({"doubled"}),
     "channel_delta": frozenset(),
     "mamba": frozenset(),
     "mamba2": frozenset({"scaled"}),
     "convolution": frozenset(),
+    "layer_inputs": frozenset({"kind"}),
+    "layer_input": frozenset({"activation"}),
     "mlp": frozenset({"activation", "residual_dropout"}),
     "moe": frozenset({"activation", "scores", "normalised", "router_input", "routing", "group_limited"}),
 }

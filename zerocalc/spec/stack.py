@@ -9,7 +9,21 @@ from zerocalc.spec.implementation import UNKNOWN, Activation
 from zerocalc.units import Whole
 
 ModuleType = Literal[
-    "embedding", "head", "norm", "attention", "mla", "delta", "channel_delta", "mamba", "mamba2", "convolution", "mlp", "moe", "tensors"
+    "embedding",
+    "head",
+    "norm",
+    "attention",
+    "mla",
+    "delta",
+    "channel_delta",
+    "mamba",
+    "mamba2",
+    "convolution",
+    "layer_inputs",
+    "layer_input",
+    "mlp",
+    "moe",
+    "tensors",
 ]
 ComponentName = Literal["embedding", "head", "attention", "mlp", "experts", "norms", "other"]
 
@@ -26,6 +40,8 @@ SIZES: dict[str, tuple[str, ...]] = {
     "mamba": ("hidden", "inner", "state", "rank", "conv"),
     "mamba2": ("hidden", "inner", "heads", "state", "groups", "conv"),
     "convolution": ("hidden", "conv"),
+    "layer_inputs": ("hidden", "layers", "width"),
+    "layer_input": ("hidden", "width"),
     "mlp": ("hidden", "ffn"),
     "moe": ("hidden", "experts", "top_k", "ffn"),
     "tensors": (),
@@ -34,8 +50,8 @@ SIZES: dict[str, tuple[str, ...]] = {
 WORDS: dict[str, tuple[str, ...]] = {
     "qk_norm": ("none", "head", "full", "heads"),
     "layout": ("fused", "transposed", "each"),
-    "kind": ("layer", "rms", "rms_fp32"),
-    "qk_norm_kind": ("layer", "rms", "rms_fp32"),
+    "kind": ("layer", "rms", "rms_fp32", "rms_power"),
+    "qk_norm_kind": ("layer", "rms", "rms_fp32", "rms_power"),
     "input": ("fp32", "compute"),
     "rotary_dtype": ("fp32", "compute"),
     "projections": ("paired", "split", "each"),
