@@ -166,7 +166,8 @@ class Tape:
 
     def norm(self, x: Value, name: str, kind: str, out: str, *, weight: bool = True) -> Value:
         """LayerNorm or RMSNorm over the last axis. ``kind``: layer, rms, rms_fp32 (scaled by its weight before it is cast back), or
-        rms_power (as that, with a power for the root, which keeps the mean square too)."""
+        rms_power (as that, with a power for the root, which keeps the mean square too).
+        """
         axes = x.shape[:-1]
         if kind == "layer":
             inner = self.cast(x, FULL) if self.autocast else x
