@@ -15,7 +15,7 @@ from zerocalc.modules.latent import latent
 from zerocalc.modules.layer_inputs import make_layer_inputs, take_layer_input
 from zerocalc.modules.mamba import selective, structured
 from zerocalc.modules.mlp import feed
-from zerocalc.modules.moe import route
+from zerocalc.modules.moe import choose, route
 from zerocalc.modules.tape import FULL, Tape, Value
 
 
@@ -80,6 +80,8 @@ class _Flow:
             self._norm(step)
         elif step.type == "embedding":
             embed(self.tape, **step.values)
+        elif step.type == "router":
+            choose(self.tape, self.stream, **step.values)
         elif step.type == "layer_inputs":
             make_layer_inputs(self.tape, self.stream, **step.values)
         elif step.type in MIXERS:
@@ -92,7 +94,8 @@ class _Flow:
             self.result = tape.norm(self.result, step.name, kind, f"{self.mixer} result, normed", weight=weight)
             self.read = None
             return
-        self._add(f"{step.name} input")
+        if step.values.get("reads") != "layer":
+            self._add(f"{step.name} input")
         if step.values.get("input") == FULL:
             self.stream = tape.cast(self.stream, FULL)
         reader = step.name.removesuffix(" norm")

@@ -49,7 +49,7 @@ def _experts(hidden: int, experts: int, ffn: int, gated: bool, bias: bool, layou
 def route(
     tape: Tape, x: Value, *, experts: int, top_k: int, ffn: int, activation: str = "silu", shared_ffn: int = 0, shared_gate: bool = False,
     scores: Literal["fp32", "compute"] = "fp32", normalised: bool = False, router_input: Literal["fp32", "compute"] = "compute",
-    routing: Literal["softmax", "sigmoid", "chosen"] = "softmax", group_limited: bool = False, gated: bool = True, **_: object,
+    routing: Literal["softmax", "sigmoid", "chosen"] = "softmax", group_limited: bool = False, gated: bool = True, router: bool = True, **_: object,
 ) -> Value:  # fmt: skip
     """The forward pass of routed experts, a token going through ``top_k`` of them; ``scores`` is the dtype of what weighs their results,
     ``normalised`` whether the weights are divided by their sum. ``router_input`` is the dtype in which the router's product runs; ``routing`` tells
@@ -61,16 +61,9 @@ def route(
     """
     again = tape.region("moe", x)
     n, hidden = tape.run.tokens, x.shape[-1]
-    logits = tape.linear(tape.cast(x, FULL, "router input (fp32)") if router_input == FULL else x, "router", "router scores", (experts,))
-    probabilities = logits.dtype if routing == "sigmoid" else FULL
-    if routing != "chosen":
-        tape.small("router probabilities", probabilities, 1, (n, experts))
-    if group_limited:
-        tape.small("mask of groups", MASK, 1, (n, experts))
-    tape.small("chosen experts", INDEX, 1, (n, top_k))
+    if router:
+        _router(tape, x, experts, top_k, router_input, routing, group_limited, normalised)
     grouped = tape.how.experts == "grouped"
-    if normalised:
-        tape.small("weights before they are divided, and their sum", probabilities, 1, (n, top_k + 1))
     tape.small("places of tokens", INDEX, 1, (3 if grouped else 2, n, top_k))
     chosen = Value("expert inputs", tape.compute if tape.autocast else x.dtype, 1, (n, top_k, hidden))
     if gated:
@@ -90,3 +83,32 @@ def route(
     if again:
         tape.rebuilding = False
     return Value("experts result", result.dtype, tape.run.sequence, x.shape)
+
+
+def _router(
+    tape: Tape, x: Value, experts: int, top_k: int, router_input: str, routing: str, group_limited: bool, normalised: bool
+) -> None:  # fmt: skip
+    """The router's product, the probabilities that follow from it, and the choice."""
+    n = tape.run.tokens
+    logits = tape.linear(tape.cast(x, FULL, "router input (fp32)") if router_input == FULL else x, "router", "router scores", (experts,))
+    probabilities = logits.dtype if routing == "sigmoid" else FULL
+    if routing != "chosen":
+        tape.small("router probabilities", probabilities, 1, (n, experts))
+    if group_limited:
+        tape.small("mask of groups", MASK, 1, (n, experts))
+    tape.small("chosen experts", INDEX, 1, (n, top_k))
+    if normalised:
+        tape.small("weights before they are divided, and their sum", probabilities, 1, (n, top_k + 1))
+
+
+def scaled_router(*, hidden: int, experts: int) -> tuple[ParameterRow, ...]:
+    """The tensors of a router of its own (Gemma 4), with a scale of its input and one of each expert's weight."""
+    return (*linear("router", experts, hidden), ("router.scale", (hidden,), False), ("router.expert_scale", (experts,), False))
+
+
+def choose(tape: Tape, x: Value, *, experts: int, top_k: int, kind: str = "rms_power", **_: object) -> None:
+    """The forward pass of a router of its own: it norms what the layer was given, and weighs the chosen experts by their scales."""
+    normed = tape.norm(x, "router norm", kind, "router input", weight=False)
+    _router(tape, tape.scale(normed, "router input, scaled"), experts, top_k, "compute", "softmax", False, True)
+    tape.small("expert weights, normalised", FULL, 1, (tape.run.tokens, top_k))
+    tape.small("chosen experts' scales", tape.compute, 1, (tape.run.tokens, top_k))

@@ -14,7 +14,7 @@ from zerocalc.modules.latent import latent_projections
 from zerocalc.modules.layer_inputs import layer_input_weights, layer_inputs_weights
 from zerocalc.modules.mamba import selective_weights, structured_weights
 from zerocalc.modules.mlp import matrices
-from zerocalc.modules.moe import moe
+from zerocalc.modules.moe import moe, scaled_router
 from zerocalc.modules.norm import norm_weights
 from zerocalc.spec.base import FieldError
 
@@ -29,12 +29,13 @@ ROWS: dict[str, tuple[Component, Callable[..., tuple[ParameterRow, ...]]]] = {
     "mamba": ("other", selective_weights),
     "mamba2": ("other", structured_weights),
     "convolution": ("other", convolution_weights),
+    "router": ("experts", scaled_router),
     "layer_inputs": ("embedding", layer_inputs_weights),
     "layer_input": ("other", layer_input_weights),
     "mlp": ("mlp", matrices),
 }
 PASSING: dict[str, frozenset[str]] = {
-    "norm": frozenset({"kind", "input"}),
+    "norm": frozenset({"kind", "input", "reads"}),
     "embedding": frozenset({"dropout", "rotary_dim", "rotary_dtype", "own_positions"}),
     "head": frozenset({"soft_cap"}),
     "attention": frozenset({"rotary", "softmax", "soft_cap", "dropout", "residual_dropout", "scaled", "qk_norm_kind", "value_norm"}),
@@ -44,6 +45,7 @@ PASSING: dict[str, frozenset[str]] = {
     "mamba": frozenset(),
     "mamba2": frozenset({"scaled"}),
     "convolution": frozenset(),
+    "router": frozenset({"top_k", "kind"}),
     "layer_inputs": frozenset({"kind"}),
     "layer_input": frozenset({"activation"}),
     "mlp": frozenset({"activation", "residual_dropout"}),

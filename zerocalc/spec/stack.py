@@ -22,6 +22,7 @@ ModuleType = Literal[
     "layer_inputs",
     "layer_input",
     "mlp",
+    "router",
     "moe",
     "tensors",
 ]
@@ -43,6 +44,7 @@ SIZES: dict[str, tuple[str, ...]] = {
     "layer_inputs": ("hidden", "layers", "width"),
     "layer_input": ("hidden", "width"),
     "mlp": ("hidden", "ffn"),
+    "router": ("hidden", "experts", "top_k"),
     "moe": ("hidden", "experts", "top_k", "ffn"),
     "tensors": (),
 }
@@ -53,6 +55,7 @@ WORDS: dict[str, tuple[str, ...]] = {
     "kind": ("layer", "rms", "rms_fp32", "rms_power"),
     "qk_norm_kind": ("layer", "rms", "rms_fp32", "rms_power"),
     "input": ("fp32", "compute"),
+    "reads": ("stream", "layer"),
     "rotary_dtype": ("fp32", "compute"),
     "projections": ("paired", "split", "each"),
     "softmax": ("fp32", "compute"),
