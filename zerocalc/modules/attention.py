@@ -58,12 +58,13 @@ def attend(
     tape: Tape, x: Value, *, heads: int, kv_heads: int, head_dim: int, value_dim: int | None = None, out: int | None = None,
     fused: bool = False, qk_norm: QkNorm = "none", qk_norm_bias: bool = False, rotary: bool = True, softmax: str = "fp32", soft_cap: bool = False,
     dropout: bool = False, residual_dropout: bool = False, qk_norm_kind: str | None = None, query_gate: bool = False,
-    keys_as_values: bool = False, shared_keys: bool = False, value_norm: bool = False, **_: object,
+    keys_as_values: bool = False, shared_keys: bool = False, value_norm: bool = False, rotary_tables: int = 0, **_: object,
 ) -> Value:  # fmt: skip
     """The forward pass of multi-head or grouped-query attention; the last keywords change no tensor of its own.
 
     ``softmax``: the dtype in which the class computes unfused scores, fp32 or compute's. ``dropout``: on the scores.
     ``query_gate``: the result is multiplied by a sigmoid of what comes with the queries. ``value_norm``: values are normed too, without a weight.
+    ``rotary_tables``: sines and cosines that each layer makes [a position].
     """
     value_dim = value_dim or head_dim
     query, key, value = (heads, head_dim), (kv_heads, head_dim), (kv_heads, value_dim)
@@ -91,6 +92,8 @@ def attend(
     if rotary:
         turned = rotated(tape, (q, query), (k, key))
         q, k = (turned[0], k) if shared_keys else turned
+    if rotary_tables and tape.how.rotary == "shared":
+        tape.small("sines and cosines", x.dtype, 1, (tape.run.tokens // tape.run.micro_batch, rotary_tables))
     context = core(
         tape, q, k, v, heads=heads, head_dim=head_dim, value_dim=value_dim, grouped=kv_heads < heads, softmax=softmax, soft_cap=soft_cap,
         dropout=dropout,

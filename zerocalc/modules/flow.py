@@ -13,6 +13,7 @@ from zerocalc.modules.delta import channels, delta
 from zerocalc.modules.ends import embed, project
 from zerocalc.modules.latent import latent
 from zerocalc.modules.layer_inputs import make_layer_inputs, take_layer_input
+from zerocalc.modules.lru import recur
 from zerocalc.modules.mamba import selective, structured
 from zerocalc.modules.mlp import feed
 from zerocalc.modules.moe import choose, route
@@ -33,7 +34,7 @@ Steps: TypeAlias = Sequence[Any]
 """Steps, or modules of a file that have the same four fields."""
 
 MIXERS: dict[str, Callable[..., Value]] = {
-    "attention": attend, "mla": latent, "delta": delta, "channel_delta": channels, "mamba": selective, "mamba2": structured, "convolution": convolve,
+    "attention": attend, "mla": latent, "delta": delta, "channel_delta": channels, "mamba": selective, "mamba2": structured, "convolution": convolve, "recurrent": recur,
     "layer_input": take_layer_input, "mlp": feed, "moe": route, "head": project,
 }  # fmt: skip
 """What reads a normed stream, and whose result is added to the stream."""

@@ -12,6 +12,7 @@ from zerocalc.modules.delta import channel_weights, delta_weights
 from zerocalc.modules.ends import embedding_tables, head_weights
 from zerocalc.modules.latent import latent_projections
 from zerocalc.modules.layer_inputs import layer_input_weights, layer_inputs_weights
+from zerocalc.modules.lru import recurrent_weights
 from zerocalc.modules.mamba import selective_weights, structured_weights
 from zerocalc.modules.mlp import matrices
 from zerocalc.modules.moe import moe, scaled_router
@@ -29,6 +30,7 @@ ROWS: dict[str, tuple[Component, Callable[..., tuple[ParameterRow, ...]]]] = {
     "mamba": ("other", selective_weights),
     "mamba2": ("other", structured_weights),
     "convolution": ("other", convolution_weights),
+    "recurrent": ("attention", recurrent_weights),
     "router": ("experts", scaled_router),
     "layer_inputs": ("embedding", layer_inputs_weights),
     "layer_input": ("other", layer_input_weights),
@@ -38,13 +40,14 @@ PASSING: dict[str, frozenset[str]] = {
     "norm": frozenset({"kind", "input", "reads"}),
     "embedding": frozenset({"dropout", "rotary_dim", "rotary_dtype", "own_positions"}),
     "head": frozenset({"soft_cap"}),
-    "attention": frozenset({"rotary", "softmax", "soft_cap", "dropout", "residual_dropout", "scaled", "qk_norm_kind", "value_norm"}),
+    "attention": frozenset({"rotary", "softmax", "soft_cap", "dropout", "residual_dropout", "scaled", "qk_norm_kind", "value_norm", "rotary_tables"}),
     "mla": frozenset({"rotary", "dropout"}),
     "delta": frozenset({"doubled"}),
     "channel_delta": frozenset(),
     "mamba": frozenset(),
     "mamba2": frozenset({"scaled"}),
     "convolution": frozenset(),
+    "recurrent": frozenset({"activation"}),
     "router": frozenset({"top_k", "kind"}),
     "layer_inputs": frozenset({"kind"}),
     "layer_input": frozenset({"activation"}),
