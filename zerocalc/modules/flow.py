@@ -34,8 +34,8 @@ Steps: TypeAlias = Sequence[Any]
 """Steps, or modules of a file that have the same four fields."""
 
 MIXERS: dict[str, Callable[..., Value]] = {
-    "attention": attend, "mla": latent, "delta": delta, "channel_delta": channels, "mamba": selective, "mamba2": structured, "convolution": convolve, "recurrent": recur,
-    "layer_input": take_layer_input, "mlp": feed, "moe": route, "head": project,
+    "attention": attend, "mla": latent, "delta": delta, "channel_delta": channels, "mamba": selective, "mamba2": structured, "convolution": convolve,
+    "recurrent": recur, "layer_input": take_layer_input, "mlp": feed, "moe": route, "head": project,
 }  # fmt: skip
 """What reads a normed stream, and whose result is added to the stream."""
 REBUILD_LAYERS = frozenset({"full", "operators"})
