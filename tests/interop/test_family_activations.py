@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from zerocalc import estimate
 from zerocalc.interop.huggingface import model_from_config
 from zerocalc.modules.base import layout
 from zerocalc.modules.layers import architecture
@@ -42,3 +43,19 @@ def test_layers_keep_what_the_class_keeps(row: dict[str, Any]) -> None:
     each = [size for size in sorted(ours) for _ in range(ours[size])]
     assert each == pytest.approx([size for size, count in row["layers"] for _ in range(count)], rel=TOLERANCE)
     assert sum(module.kept_bytes for module in (*arch.before, *arch.after)) == pytest.approx(row["outside"], rel=TOLERANCE)
+
+
+@pytest.mark.parametrize("implementation", ["paper", "huggingface", "megatron", "torchtitan"])
+@pytest.mark.parametrize("family", ["mamba", "deepseek_v3", "qwen3_next", "kimi_linear", "jamba", "gemma4_text", "recurrent_gemma", "lfm2"])
+def test_any_implementation_recomputation_and_split_of_a_family_is_answered(family: str, implementation: str) -> None:
+    model = model_from_config(DEFAULTS[family]["config"], family)
+    for recompute, tp, kernel, recipe in (
+        ("none", 1, "flash", "autocast"),
+        ("full", 2, "eager", "pure-bf16-adam"),
+        ("selective", 2, "math", "autocast"),
+    ):
+        job = Job.model_validate({
+            "model": model, "cluster": {"gpus": 4}, "recipe": recipe, "implementation": implementation, "zero": {"stage": 1},
+            "parallel": {"tp": tp, "sequence_parallel": tp > 1}, "training": {"seq": 64, "attention": kernel, "recompute": recompute},
+        })  # fmt: skip
+        assert estimate(job).memory.gpu.at_peak.activations_bytes > 0
