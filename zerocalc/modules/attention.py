@@ -1,4 +1,4 @@
-"""Self-attention: multi-head, grouped-query or latent; its tensors, and its forward pass up to the residual addition."""
+"""Self-attention, multi-head or grouped-query: its tensors, and its forward pass up to the residual addition."""
 
 from __future__ import annotations
 
@@ -19,11 +19,13 @@ def projections(
     *, hidden: int, heads: int, kv_heads: int, head_dim: int, value_dim: int | None = None, out: int | None = None,
     q_bias: bool = False, k_bias: bool = False, v_bias: bool = False, out_bias: bool = False,
     qk_norm: QkNorm = "none", qk_norm_bias: bool = False, fused: bool = False, transposed: bool = False, sinks: bool = False,
+    query_gate: bool = False, keys_as_values: bool = False, shared_keys: bool = False,
 ) -> tuple[ParameterRow, ...]:  # fmt: skip
     """The tensors of multi-head or grouped-query attention.
 
     ``fused`` makes one tensor of q, k and v, whose bias is then ``q_bias``. ``qk_norm``: over one ``head`` (a vector of head_dim for q, one for k),
-    over the ``full`` q and k, or over each of the ``heads`` on its own. ``sinks``: one learned score a head.
+    over the ``full`` q and k, or over each of the ``heads`` on its own. ``sinks``: one learned score a head. ``query_gate``: the
+    product that yields queries yields a gate of the result too. ``keys_as_values``: one product for both; ``shared_keys``: both are another layer's.
     """
     value_dim = value_dim or head_dim
     query, key, value = heads * head_dim, kv_heads * head_dim, kv_heads * value_dim
@@ -32,53 +34,37 @@ def projections(
         rows = [*linear("attention.qkv", query + key + value, hidden, bias=q_bias, transposed=transposed)]
     else:
         rows = [
-            *linear("attention.q", query, hidden, bias=q_bias, transposed=transposed),
-            *linear("attention.k", key, hidden, bias=k_bias, transposed=transposed),
-            *linear("attention.v", value, hidden, bias=v_bias, transposed=transposed),
+            *linear("attention.q", 2 * query if query_gate else query, hidden, bias=q_bias, transposed=transposed),
         ]
+        if not shared_keys:
+            rows += linear("attention.k", key, hidden, bias=k_bias, transposed=transposed)
+        if not shared_keys and not keys_as_values:
+            rows += linear("attention.v", value, hidden, bias=v_bias, transposed=transposed)
     rows += linear("attention.out", out or hidden, heads * value_dim, bias=out_bias, transposed=transposed)
     if qk_norm != "none":
         q_shape, k_shape = {"head": ((head_dim,), (head_dim,)), "full": ((query,), (key,)), "heads": ((heads, head_dim), (kv_heads, head_dim))}[
             qk_norm
         ]
         for part in ("weight", "bias") if qk_norm_bias else ("weight",):
-            rows += [(f"attention.q_norm.{part}", q_shape, False), (f"attention.k_norm.{part}", k_shape, False)]
+            rows.append((f"attention.q_norm.{part}", q_shape, False))
+            if not shared_keys:
+                rows.append((f"attention.k_norm.{part}", k_shape, False))
     if sinks:
         rows.append(("attention.sinks", (heads,), False))
     return tuple(rows)
 
 
-def latent_projections(
-    *, hidden: int, heads: int, q_lora_rank: int, kv_lora_rank: int, nope_dim: int, rope_dim: int, value_dim: int,
-    bias: bool = False, out_bias: bool | None = None,
-) -> tuple[ParameterRow, ...]:  # fmt: skip
-    """The tensors of multi-head latent attention (DeepSeek-V2, arXiv 2405.04434 §2.1): low ranks for queries and for keys and values, each normed."""
-    query = heads * (nope_dim + rope_dim)
-    if q_lora_rank:
-        rows = (
-            *linear("attention.q_down", q_lora_rank, hidden, bias=bias),
-            ("attention.q_norm.weight", (q_lora_rank,), False),
-            *linear("attention.q_up", query, q_lora_rank),
-        )
-    else:
-        rows = linear("attention.q", query, hidden)
-    return (
-        *rows,
-        *linear("attention.kv_down", kv_lora_rank + rope_dim, hidden, bias=bias),
-        ("attention.kv_norm.weight", (kv_lora_rank,), False),
-        *linear("attention.kv_up", heads * (nope_dim + value_dim), kv_lora_rank),
-        *linear("attention.out", hidden, heads * value_dim, bias=bias if out_bias is None else out_bias),
-    )
-
-
 def attend(
     tape: Tape, x: Value, *, heads: int, kv_heads: int, head_dim: int, value_dim: int | None = None, out: int | None = None,
     fused: bool = False, qk_norm: QkNorm = "none", qk_norm_bias: bool = False, rotary: bool = True, softmax: str = "fp32", soft_cap: bool = False,
-    dropout: bool = False, residual_dropout: bool = False, **_: object,
+    dropout: bool = False, residual_dropout: bool = False, qk_norm_kind: str | None = None, query_gate: bool = False,
+    keys_as_values: bool = False, shared_keys: bool = False, value_norm: bool = False, rotary_tables: int = 0, **_: object,
 ) -> Value:  # fmt: skip
     """The forward pass of multi-head or grouped-query attention; the last keywords change no tensor of its own.
 
     ``softmax``: the dtype in which the class computes unfused scores, fp32 or compute's. ``dropout``: on the scores.
+    ``query_gate``: the result is multiplied by a sigmoid of what comes with the queries. ``value_norm``: values are normed too, without a weight.
+    ``rotary_tables``: sines and cosines that each layer makes [a position].
     """
     value_dim = value_dim or head_dim
     query, key, value = (heads, head_dim), (kv_heads, head_dim), (kv_heads, value_dim)
@@ -89,20 +75,32 @@ def attend(
         if tape.how.qkv == "split":
             q, k, v = (Value(name, q.dtype, tp, (tape.run.tokens, *shape)) for name, shape in (("queries", query), ("keys", key), ("values", value)))
     else:
-        q = tape.linear(x, "attention.q", "queries", query, tp)
-        k = tape.linear(x, "attention.k", "keys", key, tp)
-        v = tape.linear(x, "attention.v", "values", value, tp)
+        q = tape.linear(x, "attention.q", "queries", (2 * heads, head_dim) if query_gate else query, tp)
+        if shared_keys:
+            k, v = (tape.elsewhere(name, q.dtype, tp, (tape.run.tokens, *shape)) for name, shape in (("keys", key), ("values", value)))
+        else:
+            k = tape.linear(x, "attention.k", "keys", key, tp)
+            v = k if keys_as_values else tape.linear(x, "attention.v", "values", value, tp)
     if qk_norm != "none":
-        kind = "layer" if qk_norm_bias else "rms"
+        kind = qk_norm_kind or ("layer" if qk_norm_bias else "rms")
         whole = qk_norm == "full"
         q = tape.norm(q.viewed("queries before their norm", (heads * head_dim,) if whole else query), "q norm", kind, "queries")
-        k = tape.norm(k.viewed("keys before their norm", (kv_heads * head_dim,) if whole else key), "k norm", kind, "keys")
+        if not shared_keys:
+            k = tape.norm(k.viewed("keys before their norm", (kv_heads * head_dim,) if whole else key), "k norm", kind, "keys")
+    if value_norm and not shared_keys:
+        v = tape.norm(v.viewed("values before their norm", value), "v norm", qk_norm_kind or "rms", "values", weight=False)
     if rotary:
-        q, k = rotated(tape, (q, query), (k, key))
+        turned = rotated(tape, (q, query), (k, key))
+        q, k = (turned[0], k) if shared_keys else turned
+    if rotary_tables and tape.how.rotary == "shared":
+        tape.small("sines and cosines", x.dtype, 1, (tape.run.tokens // tape.run.micro_batch, rotary_tables))
     context = core(
         tape, q, k, v, heads=heads, head_dim=head_dim, value_dim=value_dim, grouped=kv_heads < heads, softmax=softmax, soft_cap=soft_cap,
         dropout=dropout,
     )  # fmt: skip
+    if query_gate:
+        gate = Value("sigmoid of the gate", context.dtype, tp, context.shape)
+        context = tape.product(context, gate, "attention output, gated")
     return leaving(tape, tape.linear(context, "attention.out", "attention result", (out or x.shape[-1],), tape.run.sequence), residual_dropout)
 
 
@@ -128,10 +126,17 @@ def core(
         if not again:
             tape.keep(out)
     else:
+        if run.micro_batch > 1 and tape.how.qkv == "as_written":
+            q, k, v = _in_order(q, (heads, head_dim)), _in_order(k, (heads, head_dim)), _in_order(v, (heads, value_dim))
         _unfused(tape, q, k, v, (run.tokens, heads, run.seq), softmax, soft_cap, dropout)
     if again:
         tape.rebuilding = False
     return out
+
+
+def _in_order(x: Value, shape: Shape) -> Value:
+    """An operand of a batched product: a part of a larger tensor is copied, so that one sequence follows the other."""
+    return x if x.base.shape[1:] == shape else Value(f"part of {x.name}", x.dtype, x.divisor, (x.shape[0], *shape))
 
 
 def _unfused(tape: Tape, q: Value, k: Value, v: Value, scores: Shape, softmax: str, soft_cap: bool, dropout: bool) -> None:
@@ -155,11 +160,14 @@ def _unfused(tape: Tape, q: Value, k: Value, v: Value, scores: Shape, softmax: s
     tape.keep(v)
 
 
-def rotated(tape: Tape, *projections: tuple[Value, Shape]) -> list[Value]:
-    """Queries and keys turned by their positions: new tensors; the sines and cosines are the model's or, in some code, the layer's own."""
+def rotated(tape: Tape, *projections: tuple[Value, Shape], dim: int = 0) -> list[Value]:
+    """Queries and keys turned by their positions: new tensors; the sines and cosines are the model's or, in some code, the layer's own.
+
+    ``dim``: how many numbers of a head are turned, where not all are.
+    """
     run = tape.run
     if tape.how.rotary == "each_layer":
-        head_dim = projections[0][1][-1]
+        head_dim = dim or projections[0][1][-1]
         tape.small("sines and cosines", run.compute, 1, (2 * len(projections), run.tokens // run.micro_batch, head_dim))
     named = zip(("queries", "keys"), projections, strict=True)
     return [Value(name, tape.wide, run.tp, (run.tokens, *shape)) for name, (_, shape) in named]

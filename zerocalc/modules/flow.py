@@ -8,10 +8,16 @@ from typing import Any, TypeAlias
 from zerocalc.ledger import record
 from zerocalc.modules.attention import attend
 from zerocalc.modules.base import SavedRow
+from zerocalc.modules.convolution import convolve
+from zerocalc.modules.delta import channels, delta
 from zerocalc.modules.ends import embed, project
+from zerocalc.modules.latent import latent
+from zerocalc.modules.layer_inputs import make_layer_inputs, take_layer_input
+from zerocalc.modules.lru import recur
+from zerocalc.modules.mamba import selective, structured
 from zerocalc.modules.mlp import feed
-from zerocalc.modules.moe import route
-from zerocalc.modules.tape import Tape, Value
+from zerocalc.modules.moe import choose, route
+from zerocalc.modules.tape import FULL, Tape, Value
 
 
 @record
@@ -28,11 +34,22 @@ class Step:
 Steps: TypeAlias = Sequence[Any]
 """Steps, or modules of a file that have the same fields."""
 
-MIXERS: dict[str, Callable[..., Value]] = {"attention": attend, "mlp": feed, "moe": route, "head": project}
+MIXERS: dict[str, Callable[..., Value]] = {
+    "attention": attend, "mla": latent, "delta": delta, "channel_delta": channels, "mamba": selective, "mamba2": structured, "convolution": convolve,
+    "recurrent": recur, "layer_input": take_layer_input, "mlp": feed, "moe": route, "head": project,
+}  # fmt: skip
 """What reads a normed stream, and whose result is added to the stream."""
 REBUILD_LAYERS = frozenset({"full", "operators"})
 """Recomputation that keeps a layer's input and little else."""
-SPEAK_OF = {"attention": ("attention",), "mlp": ("mlp",), "moe": ("mlp", "experts", "moe")}
+SPEAK_OF = {
+    "layer_input": ("layer input",),
+    "attention": ("attention",),
+    "mla": ("attention",),
+    "delta": ("attention",),
+    "channel_delta": ("attention",),
+    "mlp": ("mlp",),
+    "moe": ("mlp", "experts", "moe"),
+}
 """How norms that belong to a mixer are called."""
 
 
@@ -65,6 +82,10 @@ class _Flow:
             self._norm(step)
         elif step.type == "embedding":
             embed(self.tape, **step.values)
+        elif step.type == "router":
+            choose(self.tape, self.stream, **step.values)
+        elif step.type == "layer_inputs":
+            make_layer_inputs(self.tape, self.stream, **step.values)
         elif step.type in MIXERS:
             self._mix(step)
 
@@ -75,7 +96,10 @@ class _Flow:
             self.result = tape.norm(self.result, step.name, kind, f"{self.mixer} result, normed", weight=weight)
             self.read = None
             return
-        self._add(f"{step.name} input")
+        if step.values.get("reads") != "layer":
+            self._add(f"{step.name} input")
+        if step.values.get("input") == FULL:
+            self.stream = tape.cast(self.stream, FULL)
         reader = step.name.removesuffix(" norm")
         self.normed[step.name] = tape.norm(self.stream, step.name, kind, f"{'head' if reader == 'final' else reader} input", weight=weight)
         self.read = self.normed[step.name]
@@ -94,5 +118,6 @@ class _Flow:
         own = [normed for name, normed in self.normed.items() if any(word in name for word in SPEAK_OF.get(step.type, ()))]
         if own:
             self.read = own[-1]  # mixers side by side may have a norm each
-        self.result = MIXERS[step.type](self.tape, self.read, **step.values)
+        read = self.tape.like(self.read, f"{step.type} input, scaled") if step.values.get("scaled") else self.read
+        self.result = MIXERS[step.type](self.tape, read, **step.values)
         self.mixer = step.type

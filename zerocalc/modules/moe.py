@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Literal
 
 from zerocalc.modules.base import Module, ParameterRow, SavedRow, linear
-from zerocalc.modules.mlp import feed, gate_up, matrices
-from zerocalc.modules.tape import FULL, Tape, Value
+from zerocalc.modules.mlp import activate, feed, gate_up, matrices
+from zerocalc.modules.tape import FULL, MASK, Tape, Value
 
 ExpertLayout = Literal["fused", "transposed", "each"]
 INDEX = "int64"
@@ -48,32 +48,67 @@ def _experts(hidden: int, experts: int, ffn: int, gated: bool, bias: bool, layou
 
 def route(
     tape: Tape, x: Value, *, experts: int, top_k: int, ffn: int, activation: str = "silu", shared_ffn: int = 0, shared_gate: bool = False,
-    scores: Literal["fp32", "compute"] = "fp32", normalised: bool = False, **_: object,
+    scores: Literal["fp32", "compute"] = "fp32", normalised: bool = False, router_input: Literal["fp32", "compute"] = "compute",
+    routing: Literal["softmax", "sigmoid", "chosen"] = "softmax", group_limited: bool = False, gated: bool = True, router: bool = True, **_: object,
 ) -> Value:  # fmt: skip
     """The forward pass of routed experts, a token going through ``top_k`` of them; ``scores`` is the dtype of what weighs their results,
-    ``normalised`` whether the weights are divided by their sum.
+    ``normalised`` whether the weights are divided by their sum. ``router_input`` is the dtype in which the router's product runs; ``routing`` tells
+    whether probabilities are a softmax or sigmoid over all experts, or a softmax over the ``chosen`` ones, and ``group_limited`` that those of
+    experts outside the best groups are masked before the choice.
 
     Grouped, the tokens of all experts lie in one tensor; one after the other, each expert keeps its tokens, and their results once more.
     Not counted: imbalance, which moves bytes between ranks of expert parallelism but not on a rank that has all experts.
     """
     again = tape.region("moe", x)
     n, hidden = tape.run.tokens, x.shape[-1]
-    tape.linear(x, "router", "router scores", (experts,))
-    tape.small("router probabilities", FULL, 1, (n, experts))
-    tape.small("chosen experts", INDEX, 1, (n, top_k))
+    if router:
+        _router(tape, x, experts, top_k, router_input, routing, group_limited, normalised)
     grouped = tape.how.experts == "grouped"
-    if normalised:
-        tape.small("weights before they are divided, and their sum", FULL, 1, (n, top_k + 1))
     tape.small("places of tokens", INDEX, 1, (3 if grouped else 2, n, top_k))
     chosen = Value("expert inputs", tape.compute if tape.autocast else x.dtype, 1, (n, top_k, hidden))
-    inner = gate_up(tape, chosen, (top_k, ffn), True, activation, "experts")
+    if gated:
+        inner = gate_up(tape, chosen, (top_k, ffn), True, activation, "experts")
+    else:
+        inner = activate(tape, tape.linear(chosen, "experts.up", f"{activation} input", (top_k, ffn)), activation, "down input")
     result = tape.linear(inner, "experts.down", "expert results", (top_k, hidden))
     tape.keep(result)
     tape.small("expert weights", FULL if scores == FULL else tape.compute, 1, (n, top_k))
     if not grouped:
         tape.small("expert results, weighted", result.dtype, 1, result.shape)
     if shared_ffn:
-        feed(tape, x, ffn=shared_ffn, activation=activation)
+        shared = feed(tape, x, ffn=shared_ffn, activation=activation, gated=gated)
+        if shared_gate:
+            tape.keep(shared)
+            tape.small("shared experts' gate", shared.dtype, 1, (n, 1))
     if again:
         tape.rebuilding = False
     return Value("experts result", result.dtype, tape.run.sequence, x.shape)
+
+
+def _router(
+    tape: Tape, x: Value, experts: int, top_k: int, router_input: str, routing: str, group_limited: bool, normalised: bool
+) -> None:  # fmt: skip
+    """The router's product, the probabilities that follow from it, and the choice."""
+    n = tape.run.tokens
+    logits = tape.linear(tape.cast(x, FULL, "router input (fp32)") if router_input == FULL else x, "router", "router scores", (experts,))
+    probabilities = logits.dtype if routing == "sigmoid" else FULL
+    if routing != "chosen":
+        tape.small("router probabilities", probabilities, 1, (n, experts))
+    if group_limited:
+        tape.small("mask of groups", MASK, 1, (n, experts))
+    tape.small("chosen experts", INDEX, 1, (n, top_k))
+    if normalised:
+        tape.small("weights before they are divided, and their sum", probabilities, 1, (n, top_k + 1))
+
+
+def scaled_router(*, hidden: int, experts: int) -> tuple[ParameterRow, ...]:
+    """The tensors of a router of its own (Gemma 4), with a scale of its input and one of each expert's weight."""
+    return (*linear("router", experts, hidden), ("router.scale", (hidden,), False), ("router.expert_scale", (experts,), False))
+
+
+def choose(tape: Tape, x: Value, *, experts: int, top_k: int, kind: str = "rms_power", **_: object) -> None:
+    """The forward pass of a router of its own: it norms what the layer was given, and weighs the chosen experts by their scales."""
+    normed = tape.norm(x, "router norm", kind, "router input", weight=False)
+    _router(tape, tape.scale(normed, "router input, scaled"), experts, top_k, "compute", "softmax", False, True)
+    tape.small("expert weights, normalised", FULL, 1, (tape.run.tokens, top_k))
+    tape.small("chosen experts' scales", tape.compute, 1, (tape.run.tokens, top_k))

@@ -7,6 +7,7 @@ view is the tensor itself. Source: PyTorch's derivatives (tools/autograd/derivat
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 
 from zerocalc.modules.base import Layout, SavedRow
@@ -147,6 +148,12 @@ class Tape:
         self.small(f"{name} mask", MASK, x.divisor, x.shape)
         return self.like(x, name)
 
+    def elsewhere(self, name: str, dtype: str, divisor: int, shape: Shape) -> Value:
+        """A tensor that is kept where it was made, in another layer or before them."""
+        x = Value(name, dtype, divisor, shape)
+        x.row = sys.maxsize
+        return x
+
     def product(self, x: Value, y: Value, name: str) -> Value:
         """An elementwise product: keeps both."""
         self.keep(x)
@@ -160,7 +167,9 @@ class Tape:
         return self.like(x, name)
 
     def norm(self, x: Value, name: str, kind: str, out: str, *, weight: bool = True) -> Value:
-        """LayerNorm or RMSNorm over the last axis. ``kind``: layer, rms, or rms_fp32 (scaled by its weight before it is cast back)."""
+        """LayerNorm or RMSNorm over the last axis. ``kind``: layer, rms, rms_fp32 (scaled by its weight before it is cast back), or
+        rms_power (as that, with a power for the root, which keeps the mean square too).
+        """
         axes = x.shape[:-1]
         if kind == "layer":
             inner = self.cast(x, FULL) if self.autocast else x
@@ -170,10 +179,10 @@ class Tape:
             self._normed(x, name, axes, 1)
             return self.like(x, out)
         inner = self.cast(x, FULL, f"{x.name} (fp32)")
-        self._normed(inner, name, axes, 1)
+        self._normed(inner, name, axes, 2 if kind == "rms_power" else 1)
         if not weight:
             return self.cast(self.like(inner, out), x.dtype, out)
-        normed = Value(f"{name} before its weight", FULL if kind == "rms_fp32" else x.dtype, x.divisor, x.shape)
+        normed = Value(f"{name} before its weight", x.dtype if kind == "rms" else FULL, x.divisor, x.shape)
         return self.cast(self.scale(normed, out), x.dtype, out)
 
     def _normed(self, x: Value, name: str, axes: Shape, statistics: int) -> None:

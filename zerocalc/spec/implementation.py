@@ -10,6 +10,8 @@ from zerocalc.units import Whole
 Kernel = Literal["flash", "efficient", "math", "eager"]
 Activation = Literal["gelu", "gelu_new", "gelu_tanh", "quick_gelu", "relu", "relu2", "silu"]
 """Activations that are told apart by what they keep: ``gelu_new`` and ``quick_gelu`` are written out in steps, the others run as one kernel."""
+UNKNOWN = "unknown"
+"""An activation of which it is not known what it keeps."""
 
 
 class Implementation(Spec):

@@ -5,14 +5,31 @@ from typing import Annotated, Literal, Self, get_args
 from pydantic import Field, StrictBool, model_validator
 
 from zerocalc.spec.base import FieldError, Spec
-from zerocalc.spec.implementation import Activation
+from zerocalc.spec.implementation import UNKNOWN, Activation
 from zerocalc.units import Whole
 
-ModuleType = Literal["embedding", "head", "norm", "attention", "mla", "mlp", "moe", "tensors"]
+ModuleType = Literal[
+    "embedding",
+    "head",
+    "norm",
+    "attention",
+    "mla",
+    "delta",
+    "channel_delta",
+    "mamba",
+    "mamba2",
+    "convolution",
+    "recurrent",
+    "layer_inputs",
+    "layer_input",
+    "mlp",
+    "router",
+    "moe",
+    "tensors",
+]
 ComponentName = Literal["embedding", "head", "attention", "mlp", "experts", "norms", "other"]
 
 Size = Annotated[int, Field(ge=0, le=10**12, strict=True)]
-
 
 SIZES: dict[str, tuple[str, ...]] = {
     "norm": ("dim",),
@@ -20,7 +37,16 @@ SIZES: dict[str, tuple[str, ...]] = {
     "head": ("vocab", "dim"),
     "attention": ("hidden", "heads", "kv_heads", "head_dim"),
     "mla": ("hidden", "heads", "kv_lora_rank", "nope_dim", "rope_dim", "value_dim"),
+    "delta": ("hidden", "key_heads", "value_heads", "key_dim", "value_dim", "conv"),
+    "channel_delta": ("hidden", "heads", "head_dim", "conv"),
+    "mamba": ("hidden", "inner", "state", "rank", "conv"),
+    "mamba2": ("hidden", "inner", "heads", "state", "groups", "conv"),
+    "convolution": ("hidden", "conv"),
+    "recurrent": ("hidden", "width", "heads", "conv"),
+    "layer_inputs": ("hidden", "layers", "width"),
+    "layer_input": ("hidden", "width"),
     "mlp": ("hidden", "ffn"),
+    "router": ("hidden", "experts", "top_k"),
     "moe": ("hidden", "experts", "top_k", "ffn"),
     "tensors": (),
 }
@@ -28,10 +54,17 @@ SIZES: dict[str, tuple[str, ...]] = {
 WORDS: dict[str, tuple[str, ...]] = {
     "qk_norm": ("none", "head", "full", "heads"),
     "layout": ("fused", "transposed", "each"),
-    "kind": ("layer", "rms", "rms_fp32"),
+    "kind": ("layer", "rms", "rms_fp32", "rms_power"),
+    "qk_norm_kind": ("layer", "rms", "rms_fp32", "rms_power"),
+    "input": ("fp32", "compute"),
+    "reads": ("stream", "layer"),
+    "rotary_dtype": ("fp32", "compute"),
+    "projections": ("paired", "split", "each"),
     "softmax": ("fp32", "compute"),
     "scores": ("fp32", "compute"),
-    "activation": get_args(Activation),
+    "router_input": ("fp32", "compute"),
+    "routing": ("softmax", "sigmoid", "chosen"),
+    "activation": (*get_args(Activation), UNKNOWN),
 }
 """The values that are words, and the words they can be."""
 
