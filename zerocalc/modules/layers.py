@@ -164,6 +164,11 @@ def described(model: Model) -> tuple[Steps, list[tuple[int, Steps]], Steps]:
     return before, [(d.layers, layer)], [Step("norm", "final norm", norm), Step("head", "head", head)]
 
 
+def steps_of(model: Model) -> tuple[Steps, list[tuple[int, Steps]], Steps]:
+    """The steps before, in and after the layers of a model that is not bare."""
+    return described(model) if model.stack is None else _listed(model.stack)
+
+
 def _listed(stack: Stack) -> tuple[Steps, list[tuple[int, Steps]], Steps]:
     return stack.before, [(group.count, group.modules) for group in stack.groups], stack.after
 
