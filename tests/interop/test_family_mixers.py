@@ -1,4 +1,4 @@
-"""What layers of Hugging Face's classes keep for backward, beside what the classes really kept."""
+"""What layers with latent attention, state spaces, delta rules and convolutions keep for backward, beside what the models' classes really kept."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from zerocalc.spec.job import Job
 
 DATA = Path(__file__).parents[1] / "data"
 DEFAULTS: dict[str, Any] = json.loads((DATA / "family_defaults.json").read_text("utf-8"))["families"]
-ROWS: list[dict[str, Any]] = [row for file in sorted(DATA.glob("family_activations*.json")) for row in json.loads(file.read_text("utf-8"))["rows"]]
+ROWS: list[dict[str, Any]] = json.loads((DATA / "family_mixers.json").read_text("utf-8"))["rows"]
 TOLERANCE = 0.0005
 """Not counted: counters that do not grow with the tokens, such as how many of them go to each expert."""
 
