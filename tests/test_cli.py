@@ -351,7 +351,15 @@ def test_flags_over_job_file_over_preset_over_defaults(tmp_path: Path) -> None:
     file.write_text(json.dumps({"model": "gpt2", "cluster": {"gpus": 8, "gpu": "a100-40g"}, "training": {"seq": 512}, "zero": {"stage": [1]}}))
     plain = job_of("--job", str(file))
     assert plain["model"]["layers"] == 12  # the preset's
-    assert plain["training"] == {"seq": 512, "micro_batch": 1, "accumulation": 1, "recompute": "none", "recompute_every": 1, "recompute_modules": ["core_attn"], "attention": "flash"}
+    assert plain["training"] == {
+        "seq": 512,
+        "micro_batch": 1,
+        "accumulation": 1,
+        "recompute": "none",
+        "recompute_every": 1,
+        "recompute_modules": ["core_attn"],
+        "attention": "flash",
+    }
     over = job_of("--job", str(file), "--seq", "256", "--layers", "24", "--stage", "3", "--gpu", "h100-80g", "--gpus", "16")
     assert over["training"]["seq"] == 256
     assert over["model"]["layers"] == 24

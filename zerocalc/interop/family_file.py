@@ -13,6 +13,7 @@ from pydantic import Field, StrictBool, model_validator
 from zerocalc import presets
 from zerocalc.interop.expressions import ExpressionError, evaluate, names_in
 from zerocalc.spec.base import Spec
+from zerocalc.spec.implementation import UNKNOWN
 from zerocalc.spec.stack import Group, ModuleSpec, Stack
 
 MOST_LAYERS = 10_000
@@ -103,9 +104,10 @@ class FamilyFile(Spec):
         groups: list[Group] = []
         for layers in self.layers:
             groups += _grouped(layers, names)
-        return Stack(
-            activations=self.activations, before=tuple(_modules(self.before, names)), groups=tuple(groups), after=tuple(_modules(self.after, names))
-        )
+        before, after = tuple(_modules(self.before, names)), tuple(_modules(self.after, names))
+        modules = (*before, *(module for group in groups for module in group.modules), *after)
+        known = self.activations and all(module.values.get("activation") != UNKNOWN for module in modules)
+        return Stack(activations=known, before=before, groups=tuple(groups), after=after)
 
 
 def _expressions(part: Any) -> Iterator[str]:

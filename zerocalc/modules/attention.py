@@ -73,12 +73,17 @@ def latent_projections(
 
 def attend(
     tape: Tape, x: Value, *, heads: int, kv_heads: int, head_dim: int, value_dim: int | None = None, out: int | None = None,
-    fused: bool = False, qk_norm: QkNorm = "none", qk_norm_bias: bool = False, rotary: bool = True, softmax: str = "fp32", soft_cap: bool = False,
+    fused: bool = False, qk_norm: QkNorm = "none", qk_norm_bias: bool = False, qk_norm_kind: str | None = None, qk_norm_after: bool = False,
+    rotary: bool = True, rotary_tables: int = 0, rotary_dtype: str = "compute", repeated: bool = False, copied: bool = False,
+    softmax: str = "fp32", soft_cap: bool = False, sinks: bool = False,
     dropout: bool = False, residual_dropout: bool = False, **_: object,
 ) -> Value:  # fmt: skip
     """The forward pass of multi-head or grouped-query attention; the last keywords change no tensor of its own.
 
-    ``softmax``: the dtype in which the class computes unfused scores, fp32 or compute's. ``dropout``: on the scores.
+    ``softmax``: the dtype in which the class computes unfused scores, fp32 or compute's, or fp32 with queries and keys that are cast before their
+    product. ``dropout``: on the scores. ``repeated``: keys and values are repeated for every head whatever the kernel; ``copied``: out of one
+    product. ``qk_norm_kind`` without ``qk_norm``: norms without weights; ``qk_norm_after``: after the rotation. ``rotary_tables``: sines and cosines
+    that each layer makes [a position], in the dtype of its input unless ``rotary_dtype`` is fp32.
     """
     value_dim = value_dim or head_dim
     query, key, value = (heads, head_dim), (kv_heads, head_dim), (kv_heads, value_dim)
@@ -92,22 +97,43 @@ def attend(
         q = tape.linear(x, "attention.q", "queries", query, tp)
         k = tape.linear(x, "attention.k", "keys", key, tp)
         v = tape.linear(x, "attention.v", "values", value, tp)
-    if qk_norm != "none":
-        kind = "layer" if qk_norm_bias else "rms"
-        whole = qk_norm == "full"
-        q = tape.norm(q.viewed("queries before their norm", (heads * head_dim,) if whole else query), "q norm", kind, "queries")
-        k = tape.norm(k.viewed("keys before their norm", (kv_heads * head_dim,) if whole else key), "k norm", kind, "keys")
-    if rotary:
+    if repeated and kv_heads < heads and tape.how.qkv == "as_written":
+        k, v = _expanded(tape, k, v, heads, head_dim, value_dim)
+        kv_heads, key = heads, query
+    elif copied and tape.how.qkv == "as_written":
+        k, v = Value("keys", k.dtype, tp, (tape.run.tokens, *key)), Value("values", v.dtype, tp, (tape.run.tokens, *value))
+    normed = qk_norm != "none" or qk_norm_kind is not None
+    if rotary and qk_norm_after:
         q, k = rotated(tape, (q, query), (k, key))
+    if normed:
+        kind, weight = qk_norm_kind or ("layer" if qk_norm_bias else "rms"), qk_norm != "none"
+        whole = qk_norm == "full"
+        before = q.viewed("queries before their norm", (heads * head_dim,) if whole else query)
+        q = tape.norm(before, "q norm", kind, "queries", weight=weight)
+        before = k.viewed("keys before their norm", (kv_heads * head_dim,) if whole else key)
+        k = tape.norm(before, "k norm", kind, "keys", weight=weight)
+    if rotary and not qk_norm_after:
+        q, k = rotated(tape, (q, query), (k, key))
+    if rotary_tables and tape.how.rotary == "shared":
+        tape.small("sines and cosines", FULL if rotary_dtype == FULL else x.dtype, 1, (tape.run.tokens // tape.run.micro_batch, rotary_tables))
     context = core(
         tape, q, k, v, heads=heads, head_dim=head_dim, value_dim=value_dim, grouped=kv_heads < heads, softmax=softmax, soft_cap=soft_cap,
-        dropout=dropout,
+        sinks=sinks, dropout=dropout,
     )  # fmt: skip
     return leaving(tape, tape.linear(context, "attention.out", "attention result", (out or x.shape[-1],), tape.run.sequence), residual_dropout)
 
 
+def _expanded(tape: Tape, k: Value, v: Value, heads: int, head_dim: int, value_dim: int) -> tuple[Value, Value]:
+    tokens, tp = tape.run.tokens, tape.run.tp
+    return (
+        Value("keys repeated for every head", k.dtype, tp, (tokens, heads, head_dim)),
+        Value("values repeated for every head", v.dtype, tp, (tokens, heads, value_dim)),
+    )
+
+
 def core(
-    tape: Tape, q: Value, k: Value, v: Value, *, heads: int, head_dim: int, value_dim: int, grouped: bool, softmax: str, soft_cap: bool, dropout: bool
+    tape: Tape, q: Value, k: Value, v: Value, *, heads: int, head_dim: int, value_dim: int, grouped: bool, softmax: str, soft_cap: bool,
+    dropout: bool, sinks: bool = False,
 ) -> Value:  # fmt: skip
     """softmax(q·k)·v by the kernel of the run; selective recomputation keeps what goes in and computes it again."""
     run = tape.run
@@ -115,8 +141,7 @@ def core(
     if tape.autocast:
         q, k, v = tape.cast(q, tape.compute), tape.cast(k, tape.compute), tape.cast(v, tape.compute)
     if grouped and run.kernel in tape.how.expands:
-        k = Value("keys repeated for every head", k.dtype, run.tp, (run.tokens, heads, head_dim))
-        v = Value("values repeated for every head", v.dtype, run.tp, (run.tokens, heads, value_dim))
+        k, v = _expanded(tape, k, v, heads, head_dim, value_dim)
     out = Value("attention output", q.dtype, run.tp, (run.tokens, heads, value_dim))
     if run.kernel in FUSED_KERNELS:
         for x in (q, k, v):
@@ -128,23 +153,35 @@ def core(
         if not again:
             tape.keep(out)
     else:
-        _unfused(tape, q, k, v, (run.tokens, heads, run.seq), softmax, soft_cap, dropout)
+        if run.micro_batch > 1 and tape.how.qkv == "as_written":
+            q, k, v = _in_order(q, (heads, head_dim)), _in_order(k, (heads, head_dim)), _in_order(v, (heads, value_dim))
+        _unfused(tape, q, k, v, (run.tokens, heads, run.seq), softmax, soft_cap, sinks, dropout)
     if again:
         tape.rebuilding = False
     return out
 
 
-def _unfused(tape: Tape, q: Value, k: Value, v: Value, scores: Shape, softmax: str, soft_cap: bool, dropout: bool) -> None:
+def _in_order(x: Value, shape: Shape) -> Value:
+    """An operand of a batched product: a part of a larger tensor is copied, so that one sequence follows the other."""
+    return x if x.shape[1:] == shape else Value(f"part of {x.name}", x.dtype, x.divisor, (x.shape[0], *shape))
+
+
+def _unfused(tape: Tape, q: Value, k: Value, v: Value, scores: Shape, softmax: str, soft_cap: bool, sinks: bool, dropout: bool) -> None:
     """Scores, softmax and the product with the values as operations of their own. PyTorch's ``math`` kernel works in fp32 throughout."""
     compute, tp = q.dtype, tape.run.tp
     math = tape.run.kernel == "math"
+    if math or (softmax == "fp32_scores" and not tape.autocast):
+        q, k = tape.cast(q, FULL), tape.cast(k, FULL)
     if math:
-        q, k, v = tape.cast(q, FULL), tape.cast(k, FULL), tape.cast(v, FULL)
+        v = tape.cast(v, FULL)
     tape.keep(q)
     tape.keep(k)
     if soft_cap:
         tape.small("capped scores", q.dtype, tp, scores)
-    full = math or tape.autocast or (softmax if tape.how.softmax == "as_written" else tape.how.softmax) == FULL
+    if sinks:  # one more score a head, and the largest is subtracted
+        tape.small("places of the largest scores", "int64", tp, scores[:2])
+        scores = (*scores[:2], scores[2] + 1)
+    full = math or tape.autocast or (softmax if tape.how.softmax == "as_written" else tape.how.softmax) != "compute"
     probabilities = Value("softmax output", FULL if full else compute, tp, scores)
     tape.keep(probabilities)
     if not math:

@@ -50,7 +50,11 @@ def passed(tape: Tape, steps: Steps, hidden: int, recompute: str) -> list[tuple[
 
 
 class _Flow:
-    """Where a pass stands: the residual stream, the last norms of it, and the result of a mixer that is still to be added to it."""
+    """Where a pass stands: the residual stream, the last norms of it, and the result of a mixer that is still to be added to it.
+
+    A norm ``reads`` the ``stream``, the ``result`` of a mixer before it is added, the ``sum`` of both, which it replaces, or, beside a mixer, what
+    the ``layer`` was given; unless told, its name says whether it belongs to the mixer before it.
+    """
 
     def __init__(self, tape: Tape, stream: Value) -> None:
         self.tape, self.stream = tape, stream
@@ -69,12 +73,16 @@ class _Flow:
 
     def _norm(self, step: Any) -> None:
         tape, kind = self.tape, step.values.get("kind") or ("layer" if step.values.get("bias") else "rms")
-        weight = step.values.get("weight", True)
-        if self.result is not None and any(word in step.name for word in SPEAK_OF.get(self.mixer, ())):
+        weight, reads = step.values.get("weight", True), step.values.get("reads")
+        if self.result is not None and (reads == "result" if reads else any(word in step.name for word in SPEAK_OF.get(self.mixer, ()))):
             self.result = tape.norm(self.result, step.name, kind, f"{self.mixer} result, normed", weight=weight)
             self.read = None
             return
-        self._add(f"{step.name} input")
+        if reads != "layer":
+            self._add(f"{step.name} input")
+        if reads == "sum":
+            self.stream = self.read = tape.norm(self.stream, step.name, kind, f"{step.name} output", weight=weight)
+            return
         reader = step.name.removesuffix(" norm")
         self.normed[step.name] = tape.norm(self.stream, step.name, kind, f"{'head' if reader == 'final' else reader} input", weight=weight)
         self.read = self.normed[step.name]

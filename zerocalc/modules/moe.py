@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from zerocalc.modules.base import Module, ParameterRow, SavedRow, linear
-from zerocalc.modules.mlp import feed, gate_up, matrices
+from zerocalc.modules.mlp import activate, feed, gate_up, matrices
 from zerocalc.modules.tape import FULL, Tape, Value
 
 ExpertLayout = Literal["fused", "transposed", "each"]
@@ -47,33 +47,65 @@ def _experts(hidden: int, experts: int, ffn: int, gated: bool, bias: bool, layou
 
 
 def route(
-    tape: Tape, x: Value, *, experts: int, top_k: int, ffn: int, activation: str = "silu", shared_ffn: int = 0, shared_gate: bool = False,
-    scores: Literal["fp32", "compute"] = "fp32", normalised: bool = False, **_: object,
+    tape: Tape, x: Value, *, experts: int, top_k: int, ffn: int, gated: bool = True, activation: str = "silu", shared_ffn: int = 0,
+    shared_gate: bool = False, scores: Literal["fp32", "compute"] = "fp32", normalised: bool = False,
+    routing: Literal["softmax", "chosen"] = "softmax", router_input: Literal["fp32", "compute"] = "compute", dense: bool = False, **_: object,
 ) -> Value:  # fmt: skip
     """The forward pass of routed experts, a token going through ``top_k`` of them; ``scores`` is the dtype of what weighs their results,
-    ``normalised`` whether the weights are divided by their sum.
+    ``normalised`` whether the weights are divided by their sum, ``routing`` whether probabilities are those of all experts or of the ``chosen`` ones,
+    ``router_input`` whether the class casts it. ``dense``: every token goes through every expert, weighed before it (Llama 4).
 
     Grouped, the tokens of all experts lie in one tensor; one after the other, each expert keeps its tokens, and their results once more.
     Not counted: imbalance, which moves bytes between ranks of expert parallelism but not on a rank that has all experts.
     """
     again = tape.region("moe", x)
+    tape.linear(tape.cast(x, FULL) if router_input == FULL else x, "router", "router scores", (experts,))
+    inputs = (tape, x, experts, top_k)
+    result = _dense(*inputs, ffn, activation) if dense else _chosen(*inputs, ffn, gated, activation, scores, normalised, routing)
+    if shared_ffn:
+        shared = feed(tape, x, ffn=shared_ffn, activation=activation, gated=gated)
+        if shared_gate:
+            tape.keep(shared)
+            tape.small("shared experts' gate", shared.dtype, 1, (tape.run.tokens, 1))
+    if again:
+        tape.rebuilding = False
+    return Value("experts result", result.dtype, tape.run.sequence, x.shape)
+
+
+def _chosen(
+    tape: Tape, x: Value, experts: int, top_k: int, ffn: int, gated: bool, activation: str, scores: str, normalised: bool, routing: str
+) -> Value:  # fmt: skip
+    """The chosen experts of each token, and the weights of their results."""
     n, hidden = tape.run.tokens, x.shape[-1]
-    tape.linear(x, "router", "router scores", (experts,))
-    tape.small("router probabilities", FULL, 1, (n, experts))
+    if routing == "softmax":
+        tape.small("router probabilities", FULL, 1, (n, experts))
     tape.small("chosen experts", INDEX, 1, (n, top_k))
     grouped = tape.how.experts == "grouped"
     if normalised:
         tape.small("weights before they are divided, and their sum", FULL, 1, (n, top_k + 1))
     tape.small("places of tokens", INDEX, 1, (3 if grouped else 2, n, top_k))
     chosen = Value("expert inputs", tape.compute if tape.autocast else x.dtype, 1, (n, top_k, hidden))
-    inner = gate_up(tape, chosen, (top_k, ffn), True, activation)
-    result = tape.linear(inner, "experts.down", "expert results", (top_k, hidden))
+    result = _experts_of(tape, chosen, (top_k, ffn), gated, activation, hidden)
     tape.keep(result)
     tape.small("expert weights", FULL if scores == FULL else tape.compute, 1, (n, top_k))
     if not grouped:
         tape.small("expert results, weighted", result.dtype, 1, result.shape)
-    if shared_ffn:
-        feed(tape, x, ffn=shared_ffn, activation=activation)
-    if again:
-        tape.rebuilding = False
-    return Value("experts result", result.dtype, tape.run.sequence, x.shape)
+    return result
+
+
+def _dense(tape: Tape, x: Value, experts: int, top_k: int, ffn: int, activation: str) -> Value:
+    """Every expert for every token, whose numbers are weighed (with zero where an expert is not chosen) before they enter."""
+    n, hidden = tape.run.tokens, x.shape[-1]
+    tape.small("chosen experts", INDEX, 1, (n, top_k))
+    tape.small("router probabilities", FULL, 1, (n, experts))
+    tape.small("tokens repeated for every expert", x.dtype, 1, (n, experts, hidden))
+    tape.small("weights of tokens", x.dtype, 1, (n, experts))
+    return _experts_of(tape, Value("expert inputs", x.dtype, 1, (n, experts, hidden)), (experts, ffn), True, activation, hidden)
+
+
+def _experts_of(tape: Tape, x: Value, width: tuple[int, int], gated: bool, activation: str, hidden: int) -> Value:
+    if gated:
+        inner = gate_up(tape, x, width, True, activation)
+    else:
+        inner = activate(tape, tape.linear(x, "experts.up", f"{activation} input", width), activation, "down input")
+    return tape.linear(inner, "experts.down", "expert results", (width[0], hidden))

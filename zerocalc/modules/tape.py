@@ -158,9 +158,11 @@ class Tape:
         return self.like(x, name)
 
     def norm(self, x: Value, name: str, kind: str, out: str, *, weight: bool = True) -> Value:
-        """LayerNorm or RMSNorm over the last axis. ``kind``: layer, rms, or rms_fp32 (scaled by its weight before it is cast back)."""
+        """LayerNorm or RMSNorm over the last axis. ``kind``: layer or rms, with ``_fp32`` where it is scaled by its weight before it is cast back."""
         axes = x.shape[:-1]
-        if kind == "layer":
+        if kind == "layer_fp32" and self.how.rms_norm != "fused":
+            return self._layer_norm_in_steps(x, name, out)
+        if kind.startswith("layer"):
             inner = self.cast(x, FULL) if self.autocast else x
             self._normed(inner, name, axes, 2)
             return self.like(inner, out)
@@ -173,6 +175,13 @@ class Tape:
             return self.cast(self.like(inner, out), x.dtype, out)
         normed = Value(f"{name} before its weight", FULL if kind == "rms_fp32" else x.dtype, x.divisor, x.shape)
         return self.cast(self.scale(normed, out), x.dtype, out)
+
+    def _layer_norm_in_steps(self, x: Value, name: str, out: str) -> Value:
+        """(x - mean) · 1/√(mean of (x - mean)²) · weight, in fp32: the difference is computed twice."""
+        inner = self.cast(x, FULL)
+        self.keep(self.like(inner, f"{x.name} less its mean, for the deviation"))
+        self._normed(self.like(inner, f"{x.name} less its mean"), name, x.shape[:-1], 1)
+        return self.cast(self.scale(self.like(inner, f"{name} before its weight"), out), x.dtype, out)
 
     def _normed(self, x: Value, name: str, axes: Shape, statistics: int) -> None:
         self.keep(x)

@@ -22,13 +22,18 @@ ROWS: dict[str, tuple[Component, Callable[..., tuple[ParameterRow, ...]]]] = {
     "mlp": ("mlp", matrices),
 }
 PASSING: dict[str, frozenset[str]] = {
-    "norm": frozenset({"kind"}),
+    "norm": frozenset({"kind", "reads"}),
     "embedding": frozenset({"dropout", "rotary_dim"}),
     "head": frozenset({"soft_cap"}),
-    "attention": frozenset({"rotary", "softmax", "soft_cap", "dropout", "residual_dropout"}),
+    "attention": frozenset(
+        {
+            *("rotary", "rotary_tables", "rotary_dtype", "copied", "softmax", "soft_cap", "dropout", "residual_dropout", "kernels"),
+            *("qk_norm_kind", "qk_norm_after", "repeated"),
+        }
+    ),
     "mla": frozenset(),
     "mlp": frozenset({"activation", "residual_dropout"}),
-    "moe": frozenset({"activation", "scores", "normalised"}),
+    "moe": frozenset({"activation", "scores", "normalised", "routing", "router_input", "dense"}),
 }
 """Values that only the forward pass reads: they change no tensor of the module."""
 

@@ -5,12 +5,14 @@ from typing import Annotated, Literal, Self, get_args
 from pydantic import Field, StrictBool, model_validator
 
 from zerocalc.spec.base import FieldError, Spec
-from zerocalc.spec.implementation import Activation
+from zerocalc.spec.implementation import UNKNOWN, Activation
 from zerocalc.units import Whole
 
 ModuleType = Literal["embedding", "head", "norm", "attention", "mla", "mlp", "moe", "tensors"]
 ComponentName = Literal["embedding", "head", "attention", "mlp", "experts", "norms", "other"]
 
+NormKind = Literal["layer", "layer_fp32", "rms", "rms_fp32"]
+"""LayerNorm or RMSNorm; ``_fp32`` where the class scales by the weight before it casts back (and, of LayerNorm, writes it out step by step)."""
 Size = Annotated[int, Field(ge=0, le=10**12, strict=True)]
 
 
@@ -28,10 +30,16 @@ SIZES: dict[str, tuple[str, ...]] = {
 WORDS: dict[str, tuple[str, ...]] = {
     "qk_norm": ("none", "head", "full", "heads"),
     "layout": ("fused", "transposed", "each"),
-    "kind": ("layer", "rms", "rms_fp32"),
-    "softmax": ("fp32", "compute"),
+    "kind": get_args(NormKind),
+    "reads": ("result", "stream", "sum", "layer"),
+    "qk_norm_kind": get_args(NormKind),
+    "kernels": ("all", "eager"),
+    "rotary_dtype": ("fp32", "compute"),
+    "softmax": ("fp32", "compute", "fp32_scores"),
     "scores": ("fp32", "compute"),
-    "activation": get_args(Activation),
+    "routing": ("softmax", "chosen"),
+    "router_input": ("fp32", "compute"),
+    "activation": (*get_args(Activation), UNKNOWN),
 }
 """The values that are words, and the words they can be."""
 
@@ -73,3 +81,8 @@ class Stack(Spec):
     before: tuple[ModuleSpec, ...] = ()
     groups: tuple[Group, ...] = ()
     after: tuple[ModuleSpec, ...] = ()
+
+    @property
+    def only_eager(self) -> bool:
+        """Whether the model's own class computes attention in unfused operations only."""
+        return any(module.values.get("kernels") == "eager" for group in self.groups for module in group.modules)
