@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Literal
+import math
+from typing import Any, Literal
 
 from zerocalc.modules.base import ParameterRow, linear
 from zerocalc.modules.tape import FULL, Shape, Tape, Value
@@ -11,6 +12,8 @@ QkNorm = Literal["none", "head", "full", "heads"]
 
 ONE_PRODUCT = frozenset({"fused", "split"})
 """One product for queries, keys and values, of which they are views, or from which they are copied."""
+FINISHING = frozenset({"joined", "gate", "gate_width", "inner_norm"})
+"""Values that speak of what happens to the heads' results before the last product."""
 FUSED_KERNELS = frozenset({"flash", "efficient"})
 """Kernels that keep the softmax's log-sum-exp, one fp32 per head and token, and no scores (arXiv 2205.14135, algorithm 1)."""
 
@@ -73,54 +76,122 @@ def latent_projections(
 
 def attend(
     tape: Tape, x: Value, *, heads: int, kv_heads: int, head_dim: int, value_dim: int | None = None, out: int | None = None,
-    fused: bool = False, qk_norm: QkNorm = "none", qk_norm_bias: bool = False, qk_norm_kind: str | None = None, qk_norm_after: bool = False,
-    rotary: bool = True, rotary_tables: int = 0, rotary_dtype: str = "compute", repeated: bool = False, copied: bool = False,
-    softmax: str = "fp32", soft_cap: bool = False, sinks: bool = False,
-    dropout: bool = False, residual_dropout: bool = False, **_: object,
+    softmax: str = "fp32", soft_cap: bool = False, clamped: bool = False, sinks: bool = False, sink_gate: bool = False, dropout: bool = False,
+    residual_dropout: bool = False, **values: Any,
 ) -> Value:  # fmt: skip
-    """The forward pass of multi-head or grouped-query attention; the last keywords change no tensor of its own.
+    """The forward pass of multi-head or grouped-query attention.
 
-    ``softmax``: the dtype in which the class computes unfused scores, fp32 or compute's, or fp32 with queries and keys that are cast before their
-    product. ``dropout``: on the scores. ``repeated``: keys and values are repeated for every head whatever the kernel; ``copied``: out of one
-    product. ``qk_norm_kind`` without ``qk_norm``: norms without weights; ``qk_norm_after``: after the rotation. ``rotary_tables``: sines and cosines
-    that each layer makes [a position], in the dtype of its input unless ``rotary_dtype`` is fp32.
+    ``softmax``: the dtype in which the class computes unfused scores, fp32 or compute's, or ``fp32_scores``, with queries and keys that are cast
+    before their product, or ``shifted``, compute's with the largest score subtracted first. ``soft_cap``, ``clamped``: an operation bounds scores.
+    ``dropout``: on the scores. ``sink_gate``: sinks scale the result instead of being scores. Other values: `_projected`, `_positioned`, `_finished`.
     """
     value_dim = value_dim or head_dim
-    query, key, value = (heads, head_dim), (kv_heads, head_dim), (kv_heads, value_dim)
     x = entering(tape, x)
-    tp = tape.run.tp
-    if tape.how.qkv in ONE_PRODUCT or (fused and tape.how.qkv == "as_written"):
-        q = k = v = tape.linear(x, "attention.qkv", "queries, keys and values", (heads * head_dim + kv_heads * (head_dim + value_dim),), tp)
+    q, k, v = _projected(tape, x, (heads, head_dim), (kv_heads, head_dim), (kv_heads, value_dim), **values)
+    if values.get("repeated") and tape.how.qkv == "as_written":
+        kv_heads = heads
+    q, k = _positioned(tape, x, q, k, (heads, head_dim), (kv_heads, head_dim), **values)
+    grouped = kv_heads < heads and not (kv_heads == 1 and _many_views(tape))
+    context = core(
+        tape, q, k, v, heads=heads, head_dim=head_dim, value_dim=value_dim, grouped=grouped, softmax=softmax, soft_cap=soft_cap or clamped,
+        sinks=sinks and not sink_gate, dropout=dropout,
+    )  # fmt: skip
+    if sink_gate and tape.run.kernel == "eager":
+        context = _sink_gate(tape, context, heads)
+    if not FINISHING.isdisjoint(values):
+        context = _finished(tape, x, context, heads * value_dim, **values)
+    return leaving(tape, tape.linear(context, "attention.out", "attention result", (out or x.shape[-1],), tape.run.sequence), residual_dropout)
+
+
+def _projected(
+    tape: Tape, x: Value, query: Shape, key: Shape, value: Shape, *, fused: bool = False, repeated: bool = False, copied: bool = False, **_: object
+) -> tuple[Value, Value, Value]:
+    """Queries, keys and values. ``repeated``: these two for every head, whatever the kernel; ``copied``: out of one product (``fused``)."""
+    tp, tokens = tape.run.tp, tape.run.tokens
+    as_written = tape.how.qkv == "as_written"
+    if tape.how.qkv in ONE_PRODUCT or (fused and as_written):
+        width = query[0] * query[1] + key[0] * (key[1] + value[1])
+        q = k = v = tape.linear(x, "attention.qkv", "queries, keys and values", (width,), tp)
         if tape.how.qkv == "split":
-            q, k, v = (Value(name, q.dtype, tp, (tape.run.tokens, *shape)) for name, shape in (("queries", query), ("keys", key), ("values", value)))
+            q = Value("queries", q.dtype, tp, (tokens, *query))
+        if tape.how.qkv == "split" or (copied and as_written):
+            k, v = Value("keys", k.dtype, tp, (tokens, *key)), Value("values", v.dtype, tp, (tokens, *value))
     else:
         q = tape.linear(x, "attention.q", "queries", query, tp)
         k = tape.linear(x, "attention.k", "keys", key, tp)
         v = tape.linear(x, "attention.v", "values", value, tp)
-    if repeated and kv_heads < heads and tape.how.qkv == "as_written":
-        k, v = _expanded(tape, k, v, heads, head_dim, value_dim)
-        kv_heads, key = heads, query
-    elif copied and tape.how.qkv == "as_written":
-        k, v = Value("keys", k.dtype, tp, (tape.run.tokens, *key)), Value("values", v.dtype, tp, (tape.run.tokens, *value))
-    normed = qk_norm != "none" or qk_norm_kind is not None
+    if repeated and as_written and key[0] < query[0]:
+        k, v = _expanded(tape, k, v, query[0], key[1], value[1])
+    return q, k, v
+
+
+def _positioned(
+    tape: Tape, x: Value, q: Value, k: Value, query: Shape, key: Shape, *, qk_norm: QkNorm = "none", qk_norm_bias: bool = False,
+    qk_norm_kind: str | None = None, qk_norm_after: bool = False, rotary: bool = True, rotary_tables: int = 0, rotary_dtype: str = "compute",
+    **_: object,
+) -> tuple[Value, Value]:  # fmt: skip
+    """Norms and rotation of queries and keys. ``qk_norm_kind`` without ``qk_norm``: norms without weights; ``qk_norm_after``: after the rotation.
+
+    ``rotary_tables``: sines and cosines that each layer makes [a position], in the dtype of its input unless ``rotary_dtype`` is fp32.
+    """
     if rotary and qk_norm_after:
         q, k = rotated(tape, (q, query), (k, key))
-    if normed:
-        kind, weight = qk_norm_kind or ("layer" if qk_norm_bias else "rms"), qk_norm != "none"
-        whole = qk_norm == "full"
-        before = q.viewed("queries before their norm", (heads * head_dim,) if whole else query)
+    if qk_norm != "none" or qk_norm_kind is not None:
+        kind, weight, whole = qk_norm_kind or ("layer" if qk_norm_bias else "rms"), qk_norm != "none", qk_norm == "full"
+        before = q.viewed("queries before their norm", (math.prod(query),) if whole else query)
         q = tape.norm(before, "q norm", kind, "queries", weight=weight)
-        before = k.viewed("keys before their norm", (kv_heads * head_dim,) if whole else key)
+        before = k.viewed("keys before their norm", (math.prod(key),) if whole else key)
         k = tape.norm(before, "k norm", kind, "keys", weight=weight)
     if rotary and not qk_norm_after:
         q, k = rotated(tape, (q, query), (k, key))
     if rotary_tables and tape.how.rotary == "shared":
         tape.small("sines and cosines", FULL if rotary_dtype == FULL else x.dtype, 1, (tape.run.tokens // tape.run.micro_batch, rotary_tables))
-    context = core(
-        tape, q, k, v, heads=heads, head_dim=head_dim, value_dim=value_dim, grouped=kv_heads < heads, softmax=softmax, soft_cap=soft_cap,
-        sinks=sinks, dropout=dropout,
-    )  # fmt: skip
-    return leaving(tape, tape.linear(context, "attention.out", "attention result", (out or x.shape[-1],), tape.run.sequence), residual_dropout)
+    return q, k
+
+
+def _finished(
+    tape: Tape, x: Value, context: Value, width: int, *, joined: bool = False, gate: str | None = None, gate_width: int = 0,
+    inner_norm: str | None = None, **_: object,
+) -> Value:  # fmt: skip
+    """What happens to the heads' results before the last product.
+
+    ``joined``: the rotation joins turned and other parts, after which queries lie head by head, as does a flash kernel's result until it is copied.
+    ``gate``: the function of a projection of the input, of ``gate_width`` or as wide as the results, that scales these. ``inner_norm``: of them.
+    """
+    if joined and tape.run.kernel == "flash" and tape.how.qkv == "as_written":
+        context = tape.like(context, "attention output, token by token")
+    if gate:
+        context = _gated(tape, x, context, gate, gate_width or width)
+    if inner_norm:
+        context = tape.norm(context.viewed("attention output", (width,)), "inner norm", inner_norm, "attention output, normed")
+    return context
+
+
+def _many_views(tape: Tape) -> bool:
+    """Whether a single key-value head repeated for all heads is not copied: by a batched product of several sequences it is."""
+    run = tape.run
+    return tape.how.qkv == "as_written" and (run.kernel == "efficient" or (run.kernel == "eager" and run.micro_batch == 1))
+
+
+def _gated(tape: Tape, x: Value, context: Value, gate: str, width: int) -> Value:
+    """The heads' results times a function of a projection of the layer's input; softplus is computed in fp32 and keeps what goes in."""
+    projected = tape.linear(x, "attention.gate", "attention gate", (width,), tape.run.tp)
+    tape.keep(context)
+    if gate == "softplus":
+        tape.keep(tape.cast(projected, FULL))
+    tape.keep(tape.like(projected, f"{gate} of the attention gate"))
+    return tape.like(context, "attention output, gated")
+
+
+def _sink_gate(tape: Tape, context: Value, heads: int) -> Value:
+    """The heads' results times σ(log-sum-exp of the scores - sink): the scores are kept for the log-sum-exp's backward."""
+    run = tape.run
+    tape.small("scores", context.dtype, run.tp, (run.tokens, heads, run.seq))
+    tape.small("log-sum-exp of the scores", context.dtype, run.tp, (run.tokens, heads))
+    tape.small("sinks' gate", FULL, run.tp, (run.tokens, heads))
+    tape.keep(context)
+    tape.small("sinks' gate (16-bit)", context.dtype, run.tp, (run.tokens, heads))
+    return tape.like(context, "attention output, gated")
 
 
 def _expanded(tape: Tape, k: Value, v: Value, heads: int, head_dim: int, value_dim: int) -> tuple[Value, Value]:
@@ -133,7 +204,7 @@ def _expanded(tape: Tape, k: Value, v: Value, heads: int, head_dim: int, value_d
 
 def core(
     tape: Tape, q: Value, k: Value, v: Value, *, heads: int, head_dim: int, value_dim: int, grouped: bool, softmax: str, soft_cap: bool,
-    dropout: bool, sinks: bool = False,
+    dropout: bool, sinks: bool = False, clamped: bool = False,
 ) -> Value:  # fmt: skip
     """softmax(q·k)·v by the kernel of the run; selective recomputation keeps what goes in and computes it again."""
     run = tape.run
@@ -155,7 +226,7 @@ def core(
     else:
         if run.micro_batch > 1 and tape.how.qkv == "as_written":
             q, k, v = _in_order(q, (heads, head_dim)), _in_order(k, (heads, head_dim)), _in_order(v, (heads, value_dim))
-        _unfused(tape, q, k, v, (run.tokens, heads, run.seq), softmax, soft_cap, sinks, dropout)
+        _unfused(tape, q, k, v, (run.tokens, heads, run.seq), softmax, soft_cap or clamped, sinks, dropout)
     if again:
         tape.rebuilding = False
     return out
@@ -178,10 +249,14 @@ def _unfused(tape: Tape, q: Value, k: Value, v: Value, scores: Shape, softmax: s
     tape.keep(k)
     if soft_cap:
         tape.small("capped scores", q.dtype, tp, scores)
-    if sinks:  # one more score a head, and the largest is subtracted
-        tape.small("places of the largest scores", "int64", tp, scores[:2])
-        scores = (*scores[:2], scores[2] + 1)
-    full = math or tape.autocast or (softmax if tape.how.softmax == "as_written" else tape.how.softmax) != "compute"
+    if tape.how.softmax == "as_written":
+        if softmax == "shifted":
+            tape.small("places of the largest scores", "int64", tp, scores[:2])
+        scores = (*scores[:2], scores[2] + sinks)
+        wide = softmax in {FULL, "fp32_scores"}
+    else:
+        wide = tape.how.softmax == FULL
+    full = math or tape.autocast or wide
     probabilities = Value("softmax output", FULL if full else compute, tp, scores)
     tape.keep(probabilities)
     if not math:

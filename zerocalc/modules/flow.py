@@ -9,7 +9,7 @@ from zerocalc.ledger import record
 from zerocalc.modules.attention import attend
 from zerocalc.modules.base import SavedRow
 from zerocalc.modules.ends import embed, project
-from zerocalc.modules.mlp import feed
+from zerocalc.modules.mlp import activate, feed
 from zerocalc.modules.moe import route
 from zerocalc.modules.tape import Tape, Value
 
@@ -53,7 +53,8 @@ class _Flow:
     """Where a pass stands: the residual stream, the last norms of it, and the result of a mixer that is still to be added to it.
 
     A norm ``reads`` the ``stream``, the ``result`` of a mixer before it is added, the ``sum`` of both, which it replaces, or, beside a mixer, what
-    the ``layer`` was given; unless told, its name says whether it belongs to the mixer before it.
+    the ``layer`` was given; unless told, its name says whether it belongs to the mixer before it. One ``inside`` a mixer is the mixer's own
+    (``inner_norm``).
     """
 
     def __init__(self, tape: Tape, stream: Value) -> None:
@@ -68,11 +69,28 @@ class _Flow:
             self._norm(step)
         elif step.type == "embedding":
             embed(self.tape, **step.values)
+            if step.values["dim"] != self.stream.shape[-1]:
+                self.stream = self.tape.stream(self.stream.name, step.values["dim"])
+        elif step.type == "tensors" and step.values.get("dense"):
+            self._dense(step)
         elif step.type in MIXERS:
             self._mix(step)
 
+    def _dense(self, step: Any) -> None:
+        """A dense layer, perhaps with an activation, of the stream or its norm: what follows reads its result."""
+        out, inner = next(shape for shape in step.tensors.values() if len(shape) > 1)
+        x = self.stream if self.read is None else self.read
+        if x.shape[-1] != inner:
+            x = self.tape.stream(f"{step.name} input", inner)
+        self.stream = self.tape.linear(x, step.name, f"{step.name} output", (out,), self.tape.run.sequence)
+        if activation := step.values.get("activation"):
+            self.stream = activate(self.tape, self.stream, activation, f"{step.name} output")
+        self.read = None
+
     def _norm(self, step: Any) -> None:
         tape, kind = self.tape, step.values.get("kind") or ("layer" if step.values.get("bias") else "rms")
+        if step.values.get("reads") == "inside":
+            return
         weight, reads = step.values.get("weight", True), step.values.get("reads")
         if self.result is not None and (reads == "result" if reads else any(word in step.name for word in SPEAK_OF.get(self.mixer, ()))):
             self.result = tape.norm(self.result, step.name, kind, f"{self.mixer} result, normed", weight=weight)

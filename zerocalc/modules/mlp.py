@@ -21,9 +21,12 @@ def matrices(
 
 def feed(
     tape: Tape, x: Value, *, ffn: int, gated: bool = True, fused: bool = False, out: int | None = None, activation: str | None = None,
-    residual_dropout: bool = False, **_: object,
+    dropout: bool = False, residual_dropout: bool = False, inner_norm: str | None = None, **_: object,
 ) -> Value:  # fmt: skip
-    """The forward pass of an MLP. ``activation``: silu where it is gated and gelu where it is not, unless told otherwise."""
+    """The forward pass of an MLP; ``dropout`` and ``inner_norm`` are of what goes into the last product.
+
+    ``activation``: silu where it is gated and gelu where it is not, unless told otherwise.
+    """
     again = tape.region("mlp", x)
     x = entering(tape, x)
     tp = tape.run.tp
@@ -36,6 +39,10 @@ def feed(
         inner = Value("down input", both.dtype, tp, (tape.run.tokens, ffn))
     else:
         inner = gate_up(tape, x, (ffn,), fused, activation)
+    if inner_norm:
+        inner = tape.norm(inner, "inner norm", inner_norm, "down input, normed")
+    if dropout:
+        inner = tape.dropout(inner, "down input")
     result = tape.linear(inner, "mlp.down", "mlp result", (out or x.shape[-1],), tape.run.sequence)
     if again:
         tape.rebuilding = False

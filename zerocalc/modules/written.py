@@ -27,13 +27,29 @@ PASSING: dict[str, frozenset[str]] = {
     "head": frozenset({"soft_cap"}),
     "attention": frozenset(
         {
-            *("rotary", "rotary_tables", "rotary_dtype", "copied", "softmax", "soft_cap", "dropout", "residual_dropout", "kernels"),
+            *(
+                "rotary",
+                "rotary_tables",
+                "rotary_dtype",
+                "copied",
+                "gate",
+                "gate_width",
+                "clamped",
+                "joined",
+                "sink_gate",
+                "inner_norm",
+                "softmax",
+                "soft_cap",
+                "dropout",
+                "residual_dropout",
+                "kernels",
+            ),
             *("qk_norm_kind", "qk_norm_after", "repeated"),
         }
     ),
     "mla": frozenset(),
-    "mlp": frozenset({"activation", "residual_dropout"}),
-    "moe": frozenset({"activation", "scores", "normalised", "routing", "router_input", "dense"}),
+    "mlp": frozenset({"activation", "dropout", "residual_dropout", "inner_norm"}),
+    "moe": frozenset({"activation", "scores", "normalised", "routing", "router_input", "router_copy", "dense"}),
 }
 """Values that only the forward pass reads: they change no tensor of the module."""
 
