@@ -65,6 +65,8 @@ class _Flow:
         self.mixer = ""
 
     def step(self, step: Any) -> None:
+        if step.values.get("idle"):
+            return  # tensors that the pass does not go through, such as a decoder's cross-attention without an encoder
         if step.type == "norm":
             self._norm(step)
         elif step.type == "embedding":
