@@ -12,6 +12,7 @@ from pydantic import ValidationError
 from zerocalc.interop.huggingface import model_from_config
 from zerocalc.modules.base import Module, layout
 from zerocalc.modules.layers import architecture
+from zerocalc.planner import plan
 from zerocalc.spec.base import explain
 from zerocalc.spec.job import Job
 
@@ -67,3 +68,20 @@ def test_a_class_without_fused_attention_is_told_apart(family: str) -> None:
     path, text = explain(raised.value)
     assert path == "training.attention"
     assert text == f"flash: the class of {family} computes attention in unfused steps only (eager)"
+
+
+@pytest.mark.parametrize(("whole", "text_type"), [("gemma-3-4b-it", "gemma3_text"), ("llama-4-scout", "llama4_text")])
+@pytest.mark.parametrize("recompute", ["none", "full"])
+def test_a_class_with_towers_keeps_what_its_text_model_keeps(whole: str, text_type: str, recompute: str) -> None:
+    config = json.loads((DATA / "configs" / f"{whole}.json").read_text("utf-8"))
+    text = CONFIGS[text_type]["config"] | config["text_config"] | {"model_type": text_type, "layer_types": None}
+    if text_type == "gemma3_text":
+        text["vocab_size"] = 262208  # Gemma3Config's own default
+    totals = []
+    for table in (config, text):
+        model = model_from_config(table, whole).model_dump(mode="json")
+        training = {"seq": 256, "attention": "flash", "recompute": recompute}
+        job = Job.model_validate({"model": model, "cluster": {"gpus": 1}, "implementation": "huggingface", "training": training})
+        kinds = {"activations", "checkpoints", "logits"}
+        totals.append(sum(t.bytes for t in plan(job).candidates[0].memory.gpu.terms if t.kind in kinds))
+    assert totals[0] == totals[1] > 0

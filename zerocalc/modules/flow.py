@@ -39,7 +39,7 @@ def passed(tape: Tape, steps: Steps, hidden: int, recompute: str) -> list[tuple[
     """What each step of a pass over a stream of ``hidden`` numbers a token keeps. A layer that backward computes again keeps its input."""
     flow = _Flow(tape, tape.stream(f"{steps[0].name} input" if steps else "", hidden))
     tape.start(recompute)
-    if recompute in REBUILD_LAYERS:
+    if recompute in REBUILD_LAYERS and any(step.type in MIXERS and not step.values.get("idle") for step in steps):
         tape.keep(flow.stream)
         tape.rebuilding = True
     kept = []

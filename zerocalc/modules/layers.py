@@ -151,7 +151,7 @@ def _listed(stack: Stack) -> tuple[Steps, list[tuple[int, Steps]], Steps]:
 
 def _width_of(groups: list[tuple[int, Steps]]) -> int:
     """The width of the residual stream: what the layers' modules read."""
-    return next((int(step.values["hidden"]) for _, steps in groups for step in steps if "hidden" in step.values), 0)
+    return next((int(step.values["hidden"]) for _, steps in groups for step in steps if "hidden" in step.values and "idle" not in step.values), 0)
 
 
 def _head_of(stack: Stack) -> tuple[int, int, bool]:

@@ -49,7 +49,7 @@ PASSING: dict[str, frozenset[str]] = {
         }
     ),
     "mla": frozenset(),
-    "mlp": frozenset({"activation", "dropout", "residual_dropout", "inner_norm"}),
+    "mlp": frozenset({"idle", "activation", "dropout", "residual_dropout", "inner_norm"}),
     "moe": frozenset({"activation", "scores", "normalised", "routing", "router_input", "router_copy", "dense"}),
 }
 """Values that only the forward pass reads: they change no tensor of the module."""
