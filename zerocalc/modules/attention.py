@@ -104,9 +104,13 @@ def attend(
 
 
 def _projected(
-    tape: Tape, x: Value, query: Shape, key: Shape, value: Shape, *, fused: bool = False, repeated: bool = False, copied: bool = False, **_: object
-) -> tuple[Value, Value, Value]:
-    """Queries, keys and values. ``repeated``: these two for every head, whatever the kernel; ``copied``: out of one product (``fused``)."""
+    tape: Tape, x: Value, query: Shape, key: Shape, value: Shape, *, fused: bool = False, repeated: bool = False, copied: bool = False,
+    memory: bool = False, **_: object,
+) -> tuple[Value, Value, Value]:  # fmt: skip
+    """Queries, keys and values. ``repeated``: these two for every head, whatever the kernel; ``copied``: out of one product (``fused``).
+
+    ``memory``: keys and values are those of the encoder's output, which is kept once for all layers.
+    """
     tp, tokens = tape.run.tp, tape.run.tokens
     as_written = tape.how.qkv == "as_written"
     if tape.how.qkv in ONE_PRODUCT or (fused and as_written):
@@ -118,6 +122,8 @@ def _projected(
             k, v = Value("keys", k.dtype, tp, (tokens, *key)), Value("values", v.dtype, tp, (tokens, *value))
     else:
         q = tape.linear(x, "attention.q", "queries", query, tp)
+        if memory:
+            x = tape.elsewhere(tape.stream("encoder output", x.shape[-1]))
         k = tape.linear(x, "attention.k", "keys", key, tp)
         v = tape.linear(x, "attention.v", "values", value, tp)
     if repeated and as_written and key[0] < query[0]:

@@ -71,12 +71,26 @@ class _Flow:
             self._norm(step)
         elif step.type == "embedding":
             embed(self.tape, **step.values)
-            if step.values["dim"] != self.stream.shape[-1]:
-                self.stream = self.tape.stream(self.stream.name, step.values["dim"])
-        elif step.type == "tensors" and step.values.get("dense"):
-            self._dense(step)
+            self.stream = self.tape.stream(self.stream.name, step.values["dim"])
+        elif step.type == "tensors" and step.values:
+            self._plain(step)
         elif step.type in MIXERS:
             self._mix(step)
+
+    def _plain(self, step: Any) -> None:
+        """What spelled-out tensors take part in: a ``dense`` layer, ``buckets`` of relative positions.
+
+        Steps without tensors: a ``mask`` of dropout, and the encoder's output, which is the ``memory`` of all decoder layers.
+        """
+        tape, run = self.tape, self.tape.run
+        if step.values.get("dense"):
+            self._dense(step)
+        if step.values.get("buckets"):
+            tape.small("buckets of relative positions", "int64", 1, (run.tokens // run.micro_batch, run.seq))
+        if step.values.get("mask"):
+            self.read = tape.dropout(self.stream if self.read is None else self.read, step.name)
+        if step.values.get("memory") and not tape.autocast:
+            tape.keep(tape.like(self.stream, "encoder output"))
 
     def _dense(self, step: Any) -> None:
         """A dense layer, perhaps with an activation, of the stream or its norm: what follows reads its result."""

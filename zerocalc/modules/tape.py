@@ -16,6 +16,9 @@ FULL = "fp32"
 MASK = "int8"
 """Dropout keeps one byte an element ([SP] §4.1)."""
 
+ELSEWHERE = 1 << 30
+"""The row of a tensor that is kept by another pass."""
+
 Shape = tuple[int, ...]
 
 
@@ -89,6 +92,11 @@ class Tape:
         was, self.rebuilding = self.rebuilding, False
         self.keep(x)
         self.rebuilding = was
+
+    def elsewhere(self, x: Value) -> Value:
+        """A tensor that another pass keeps."""
+        x.row = ELSEWHERE
+        return x
 
     def keep_operator(self, x: Value) -> None:
         """Keep an operator's output where recomputation goes by operator."""
@@ -171,6 +179,8 @@ class Tape:
             return self.like(x, out)
         inner = self.cast(x, FULL, f"{x.name} (fp32)")
         self._normed(inner, name, axes, 1)
+        if kind == "rms_squares":
+            self.keep(x)
         if not weight:
             return self.cast(self.like(inner, out), x.dtype, out)
         normed = Value(f"{name} before its weight", FULL if kind == "rms_fp32" else x.dtype, x.divisor, x.shape)

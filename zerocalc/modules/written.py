@@ -28,6 +28,7 @@ PASSING: dict[str, frozenset[str]] = {
     "attention": frozenset(
         {
             "idle",
+            "memory",
             "rotary",
             "rotary_tables",
             "rotary_dtype",

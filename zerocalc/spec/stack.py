@@ -11,8 +11,9 @@ from zerocalc.units import Whole
 ModuleType = Literal["embedding", "head", "norm", "attention", "mla", "mlp", "moe", "tensors"]
 ComponentName = Literal["embedding", "head", "attention", "mlp", "experts", "norms", "other"]
 
-NormKind = Literal["layer", "layer_fp32", "rms", "rms_fp32"]
-"""LayerNorm or RMSNorm; ``_fp32`` where the class scales by the weight before it casts back (and, of LayerNorm, writes it out step by step)."""
+NormKind = Literal["layer", "layer_fp32", "rms", "rms_fp32", "rms_squares"]
+"""LayerNorm or RMSNorm; ``_fp32`` where the class scales by the weight before it casts back (and, of LayerNorm, writes it out step by step),
+``rms_squares`` where only the squares are taken in fp32 (T5)."""
 Size = Annotated[int, Field(ge=0, le=10**12, strict=True)]
 
 
@@ -86,5 +87,5 @@ class Stack(Spec):
 
     @property
     def only_eager(self) -> bool:
-        """Whether the model's own class computes attention in unfused operations only."""
+        """Whether of the model's own class only attention in unfused operations is known, as where it has no other."""
         return any(module.values.get("kernels") == "eager" for group in self.groups for module in group.modules)
