@@ -105,11 +105,12 @@ def attend(
 
 def _projected(
     tape: Tape, x: Value, query: Shape, key: Shape, value: Shape, *, fused: bool = False, repeated: bool = False, copied: bool = False,
-    memory: bool = False, **_: object,
+    memory: bool = False, bounded: bool = False, **_: object,
 ) -> tuple[Value, Value, Value]:  # fmt: skip
     """Queries, keys and values. ``repeated``: these two for every head, whatever the kernel; ``copied``: out of one product (``fused``).
 
-    ``memory``: keys and values are those of the encoder's output, which is kept once for all layers.
+    ``memory``: keys and values are those of the encoder's output, which is kept once for all layers. ``bounded``: all
+    three by an operation that keeps what goes in.
     """
     tp, tokens = tape.run.tp, tape.run.tokens
     as_written = tape.how.qkv == "as_written"
@@ -120,12 +121,19 @@ def _projected(
             q = Value("queries", q.dtype, tp, (tokens, *query))
         if tape.how.qkv == "split" or (copied and as_written):
             k, v = Value("keys", k.dtype, tp, (tokens, *key)), Value("values", v.dtype, tp, (tokens, *value))
+        if bounded and as_written:
+            tape.keep(q)
+            q = k = v = tape.like(q, "queries, keys and values, bounded")
     else:
         q = tape.linear(x, "attention.q", "queries", query, tp)
         if memory:
             x = tape.elsewhere(tape.stream("encoder output", x.shape[-1]))
         k = tape.linear(x, "attention.k", "keys", key, tp)
         v = tape.linear(x, "attention.v", "values", value, tp)
+        if bounded and as_written:
+            for part in (q, k, v):
+                tape.keep(part)
+            q, k, v = tape.like(q, "queries, bounded"), tape.like(k, "keys, bounded"), tape.like(v, "values, bounded")
     if repeated and as_written and key[0] < query[0]:
         k, v = _expanded(tape, k, v, query[0], key[1], value[1])
     return q, k, v

@@ -50,17 +50,19 @@ def route(
     tape: Tape, x: Value, *, experts: int, top_k: int, ffn: int, gated: bool = True, activation: str = "silu", shared_ffn: int = 0,
     shared_gate: bool = False, scores: Literal["fp32", "compute"] = "fp32", normalised: bool = False,
     routing: Literal["softmax", "chosen"] = "softmax", router_input: Literal["fp32", "compute"] = "compute",
-    router_copy: bool = False, dense: bool = False, **_: object,
+    router_copy: bool = False, dense: bool = False, jitters: int = 0, **_: object,
 ) -> Value:  # fmt: skip
     """The forward pass of routed experts, a token going through ``top_k`` of them; ``scores`` is the dtype of what weighs their results,
     ``normalised`` whether the weights are divided by their sum, ``routing`` whether probabilities are those of all experts or of the ``chosen`` ones,
     ``router_input`` whether the class casts it, and ``router_copy`` its weight. ``dense``: every token goes through every expert, weighed before
-    it (Llama 4).
+    it (Llama 4). ``jitters``: how often the tokens are multiplied by noise first.
 
     Grouped, the tokens of all experts lie in one tensor; one after the other, each expert keeps its tokens, and their results once more.
     Not counted: imbalance, which moves bytes between ranks of expert parallelism but not on a rank that has all experts.
     """
     again = tape.region("moe", x)
+    for _time in range(jitters):
+        tape.small("noise", x.dtype, x.divisor, x.shape)
     tape.linear(tape.cast(x, FULL) if router_input == FULL else x, "router", "router scores", (experts,))
     if router_copy and tape.compute != FULL:
         tape.small("router weight (fp32)", FULL, 1, (experts, x.shape[-1]))

@@ -35,6 +35,7 @@ PASSING: dict[str, frozenset[str]] = {
             "qk_norm_kind",
             "qk_norm_after",
             "repeated",
+            "bounded",
             "copied",
             "joined",
             "softmax",
@@ -51,7 +52,7 @@ PASSING: dict[str, frozenset[str]] = {
     ),
     "mla": frozenset(),
     "mlp": frozenset({"idle", "activation", "dropout", "residual_dropout", "inner_norm"}),
-    "moe": frozenset({"activation", "scores", "normalised", "routing", "router_input", "router_copy", "dense"}),
+    "moe": frozenset({"activation", "scores", "normalised", "routing", "router_input", "router_copy", "dense", "jitters"}),
 }
 """Values that only the forward pass reads: they change no tensor of the module."""
 
