@@ -13,12 +13,13 @@ from typing import Any, NoReturn
 
 from pydantic import ValidationError
 
-from zerocalc.interop.expressions import ExpressionError
+from zerocalc.interop.expressions import ExpressionError, activation
 from zerocalc.interop.families import BY_MODEL_TYPE, DERIVED, GUARDED, LAYER_TYPES, NEUTRAL, REQUIRED, SUSPECTS, WRITTEN_OUT, Family, Key
 from zerocalc.interop.family_file import FamilyFile, model_types
 from zerocalc.interop.family_file import find as find_family
 from zerocalc.presets import PresetError, nearest, parse_json, read_text
 from zerocalc.spec.base import explain
+from zerocalc.spec.implementation import UNKNOWN
 from zerocalc.spec.model import Model
 from zerocalc.units import parse_fraction, parse_whole, shown
 
@@ -75,7 +76,7 @@ class _Reader:
             return self.written_out(file, source)
         family = self.family()
         self.check_architecture(family.model_type, family.architectures)
-        known = family.neutral | family.dropouts.keys()
+        known = family.neutral | family.dropouts.keys() | {family.activation[0]}
         known |= {spelling for fact in family.fields.values() if isinstance(fact, Key) for spelling in fact.spellings}
         self.check_guarded(frozenset())
         self.check_keys(family.model_type, known, self.config)
@@ -84,6 +85,7 @@ class _Reader:
         for field, fact in family.fields.items():
             values[field] = self.value(field, fact, family) if isinstance(fact, Key) else fact
         values["dropout"] = self.dropout(family)
+        values["activation"] = self.activation(*family.activation)
         values["quantised"] = self.quantised()
         try:
             return Model.model_validate({**values, "assumed": tuple(self.notes)})
@@ -233,6 +235,14 @@ class _Reader:
             return parse_whole(value)
         except ValueError as error:
             self.refuse(spelling, f"{_spelled(value)} is not at least 1" if value < 0 else str(error))
+
+    def activation(self, key: str, default: str) -> str:
+        """The activation of the MLPs, by our word for it."""
+        given = self.config.get(key, default)
+        word = activation(given)
+        if word == UNKNOWN:
+            self.refuse(key, f"what {_spelled(given)} keeps for backward is not known; give --params for the states alone")
+        return word
 
     def dropout(self, family: Family) -> float:
         """The one rate of dropout that `Model` has; memory depends only on whether it is zero."""

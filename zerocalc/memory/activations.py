@@ -73,7 +73,7 @@ def _layers(job: Job, arch: Architecture, in_flight: int) -> list[Term]:
             group = _by_component(job, modules, count, in_flight, suffix.format(count))
         terms += group
         waiting += sum([t.bytes for t in group if t.tier == "gpu"]) // in_flight
-    first = kept_bytes(arch.groups[0][1])
+    first = next((kept for _, modules in arch.groups if (kept := kept_bytes(modules))), 0)
     if job.zero.partition_activations:
         again, first, what = again + first, 0, "layer with its gathered input"
     else:
