@@ -56,8 +56,9 @@ def _round_up(number: int, multiple: int) -> int:
 ACTIVATIONS = {
     **dict.fromkeys(("gelu", "hardswish", "leaky_relu", "mish", "relu6"), "gelu"),
     **dict.fromkeys(("gelu_pytorch_tanh", "gelu_tanh"), "gelu_tanh"),
+    **dict.fromkeys(("gelu_new", "gelu_accurate"), "gelu_new"),
     **dict.fromkeys(("silu", "swish"), "silu"),
-    **{name: name for name in ("gelu_new", "quick_gelu", "relu", "relu2")},
+    **{name: name for name in ("gelu_fast", "quick_gelu", "relu", "relu2", "sigmoid", "tanh", "xielu")},
 }
 """What transformers calls an activation, and which of ours keeps the same: all that are one kernel and keep their input are alike."""
 

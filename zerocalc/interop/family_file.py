@@ -69,7 +69,8 @@ class FamilyFile(Spec):
     let: dict[str, Expression] = Field(default_factory=dict)
     notes: list[str] = Field(default_factory=list)
     activations: Expression = False
-    """Whether the order of the modules and their values say what the layers keep for backward; compared with the class's own."""
+    """Whether the order of the modules and their values say what the layers keep for backward, perhaps of some configs only; compared with the
+    class's own."""
     before: list[Entry] = Field(default_factory=list)
     layers: list[Layers] = Field(default_factory=list)
     after: list[Entry] = Field(default_factory=list)
@@ -77,7 +78,7 @@ class FamilyFile(Spec):
     def known(self) -> frozenset[str]:
         """Every key of a config that the file knows: what its expressions read, of nested tables too, and what changes nothing."""
         used: set[str] = set()
-        for expression in _expressions([self.activations, self.let, self.before, self.layers, self.after]):
+        for expression in _expressions([self.let, self.activations, self.before, self.layers, self.after]):
             used |= names_in(expression)
         nested = {key for table in self.defaults.values() if isinstance(table, Mapping) for key in table}
         spellings = {spelling for others in self.aliases.values() for spelling in others}
@@ -112,7 +113,7 @@ class FamilyFile(Spec):
         groups = tuple(Group(count=len(places), modules=modules) for places, modules in found)
         before, after = tuple(_modules(self.before, names)), tuple(_modules(self.after, names))
         modules = (*before, *(module for group in groups for module in group.modules), *after)
-        known = bool(evaluate(self.activations, names)) and all(module.values.get("activation") != UNKNOWN for module in modules)
+        known = bool(evaluate(self.activations, names)) and all(UNKNOWN not in module.values.values() for module in modules)
         return Stack(activations=known, before=before, groups=groups, after=after), tuple(places for places, _ in found)
 
 

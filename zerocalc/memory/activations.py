@@ -97,7 +97,7 @@ def _layers(job: Job, arch: Architecture) -> list[Term]:
             group = _by_component(job, modules, count, suffix.format(count))
         terms += group
         waiting += sum([t.bytes for t in group if t.tier == "gpu"]) // flying
-    first = kept_bytes(arch.groups[0][1])
+    first = next((kept for _, modules in arch.groups if (kept := kept_bytes(modules))), 0)
     if job.zero.partition_activations:
         again, first, what = again + first, 0, "layer with its gathered input"
     else:

@@ -90,25 +90,34 @@ def _delta_rule(tape: Tape, dtype: str, keys: tuple[int, int], values: tuple[int
     tape.small("values", dtype, tp, (tokens, *values))
 
 
-def channel_weights(*, hidden: int, heads: int, head_dim: int, conv: int) -> tuple[ParameterRow, ...]:
-    """The tensors of a delta rule that decays each channel on its own; decay and gate come through a low rank of ``head_dim``."""
+def channel_weights(*, hidden: int, heads: int, head_dim: int, conv: int, low_rank: bool = True) -> tuple[ParameterRow, ...]:
+    """The tensors of a delta rule that decays each channel on its own; with ``low_rank`` decay and gate come through a rank of ``head_dim``."""
     inner = heads * head_dim
+    rows: list[ParameterRow] = []
+    for name in "qkv":
+        rows += linear(f"delta.{name}", inner, hidden)
+    for name in ("decay", "gate"):
+        if low_rank:
+            rows += (*linear(f"delta.{name}_down", head_dim, hidden), *linear(f"delta.{name}_up", inner, head_dim))
+        else:
+            rows += linear(f"delta.{name}", inner, hidden)
     return (
-        *(row for name in "qkv" for row in linear(f"delta.{name}", inner, hidden)),
+        *rows,
         ("delta.conv.weight", (3 * inner, 1, conv), False),
-        *linear("delta.decay_down", head_dim, hidden),
-        *linear("delta.decay_up", inner, head_dim),
         ("delta.dt_bias", (inner,), False),
-        ("delta.A_log", (1, 1, heads, 1), False),
+        ("delta.A_log", (1, 1, heads, 1) if low_rank else (heads,), False),
         *linear("delta.b", heads, hidden),
-        *linear("delta.gate_down", head_dim, hidden),
-        *linear("delta.gate_up", inner, head_dim),
         ("delta.norm.weight", (head_dim,), False),
         *linear("delta.out", hidden, inner),
     )
 
 
-def channels(tape: Tape, x: Value, *, heads: int, head_dim: int, **_: object) -> Value:
+LOW_RANK_DECAY = ("exp of the decay", "1 + exp of the decay", "decay after its softplus", "decay (fp32)")
+"""Kimi's class writes the softplus out and hands the decay over in fp32; Ling's takes PyTorch's own and hands it over in compute's dtype."""
+DECAY = ("decay before its bound", "decay after its bound")
+
+
+def channels(tape: Tape, x: Value, *, heads: int, head_dim: int, low_rank: bool = True, **_: object) -> Value:
     """The forward pass of a delta rule that decays each channel on its own: the decay is computed in fp32, operation by operation."""
     tp, tokens, hidden = tape.run.tp, tape.run.tokens, x.shape[-1]
     each = (heads, head_dim)
@@ -116,15 +125,21 @@ def channels(tape: Tape, x: Value, *, heads: int, head_dim: int, **_: object) ->
     for name in "qkv":
         tape.linear(x, f"delta.{name}", name, each, tp)
     mixed = _mixed(tape, x, each, each)
-    tape.linear(tape.linear(x, "delta.decay_down", "low-rank decay", (head_dim,)), "delta.decay_up", "decay", each, tp)
-    for name in ("exp of the decay", "1 + exp of the decay", "decay after its softplus", "decay (fp32)", "decays summed"):
+    for name in ("decay", "gate"):
+        if low_rank:
+            tape.linear(tape.linear(x, f"delta.{name}_down", f"low-rank {name}", (head_dim,)), f"delta.{name}_up", name, each, tp)
+        else:
+            tape.linear(x, f"delta.{name}", name, each, tp)
+    for name in (*(LOW_RANK_DECAY if low_rank else DECAY), "decays summed"):
         tape.small(name, FULL, tp, (tokens, *each))
-    tape.small("decays that are large", MASK, tp, (tokens, *each))
+    if low_rank:
+        tape.small("decays that are large", MASK, tp, (tokens, *each))
+    else:
+        tape.small("decay", mixed.dtype, tp, (tokens, *each))
     tape.linear(x, "delta.b", "step", (heads,), tp)
     tape.small("step", mixed.dtype, tp, (tokens, heads))
     _delta_rule(tape, mixed.dtype, each, each)
     tape.small("matrices of chunks", mixed.dtype, tp, (2, tokens, heads, CHUNK))
-    tape.linear(tape.linear(x, "delta.gate_down", "low-rank gate", (head_dim,)), "delta.gate_up", "gate", each, tp)
     result = Value("delta rule's result", mixed.dtype, tp, (tokens, *each))
     tape.norm(result, "delta norm", "rms_fp32", "delta rule's result, normed")
     for name in ("delta rule's result, normed (fp32)", "sigmoid of the gate (fp32)"):

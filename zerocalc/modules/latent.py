@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from zerocalc.modules.attention import core, entering, leaving, rotated
 from zerocalc.modules.base import ParameterRow, linear
-from zerocalc.modules.tape import Tape, Value
+from zerocalc.modules.tape import FULL, Tape, Value
 
 
 def latent_projections(
     *, hidden: int, heads: int, q_lora_rank: int, kv_lora_rank: int, nope_dim: int, rope_dim: int, value_dim: int,
-    bias: bool = False, out_bias: bool | None = None,
+    bias: bool = False, out_bias: bool | None = None, head_gate: bool = False,
 ) -> tuple[ParameterRow, ...]:  # fmt: skip
-    """The tensors of latent attention: low ranks for queries and for keys and values, each normed."""
+    """The tensors of latent attention: low ranks for queries and for keys and values, each normed. ``head_gate``: a gate for each head's result."""
     query = heads * (nope_dim + rope_dim)
     if q_lora_rank:
         rows = (
@@ -26,13 +26,14 @@ def latent_projections(
         *linear("attention.kv_down", kv_lora_rank + rope_dim, hidden, bias=bias),
         ("attention.kv_norm.weight", (kv_lora_rank,), False),
         *linear("attention.kv_up", heads * (nope_dim + value_dim), kv_lora_rank),
+        *(linear("attention.gate", heads, hidden) if head_gate else ()),
         *linear("attention.out", hidden, heads * value_dim, bias=bias if out_bias is None else out_bias),
     )
 
 
 def latent(
     tape: Tape, x: Value, *, heads: int, q_lora_rank: int, kv_lora_rank: int, nope_dim: int, rope_dim: int, value_dim: int,
-    rotary: bool = True, dropout: bool = False, **_: object,
+    rotary: bool = True, dropout: bool = False, head_gate: bool = False, **_: object,
 ) -> Value:  # fmt: skip
     """The forward pass of latent attention; ``rotary`` and ``dropout`` (on the scores) change no tensor of its own.
 
@@ -57,4 +58,10 @@ def latent(
         tape, q, k, expanded.viewed("values", (heads, value_dim)), heads=heads, head_dim=head_dim, value_dim=value_dim, grouped=False,
         softmax="fp32", soft_cap=False, dropout=dropout,
     )  # fmt: skip
+    if head_gate:
+        tape.linear(x, "attention.gate", "gate", (heads,), tp)
+        tape.small("sigmoid of the gate (fp32)", FULL, tp, (tokens, heads))
+        gate = Value("sigmoid of the gate", context.dtype, tp, (tokens, heads))
+        tape.product(gate, context, "attention output, gated")
+        context = tape.like(context, "attention output, gated")
     return leaving(tape, tape.linear(context, "attention.out", "attention result", (hidden,), tape.run.sequence), False)

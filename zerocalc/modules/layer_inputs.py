@@ -29,5 +29,5 @@ def take_layer_input(tape: Tape, x: Value, *, width: int, activation: str = "gel
     """projection(activation(gate(x)) · input); the input is a part of what was kept before the layers."""
     gate = tape.linear(x, "layer_input.gate", "gate", (width,))
     activated = activate(tape, gate, activation, "activated gate")
-    own = tape.elsewhere("the layer's input", activated.dtype, 1, activated.shape)
+    own = tape.elsewhere(tape.like(activated, "the layer's input"))
     return tape.linear(tape.product(activated, own, "gated input"), "layer_input.projection", "layer input's result", (x.shape[-1],))

@@ -40,10 +40,36 @@ ROWS: dict[str, tuple[Component, Callable[..., tuple[ParameterRow, ...]]]] = {
     "mlp": ("mlp", matrices),
 }
 PASSING: dict[str, frozenset[str]] = {
-    "norm": frozenset({"kind", "input", "reads"}),
+    "norm": frozenset({"kind", "input", "reads", "idle"}),
     "embedding": frozenset({"dropout", "rotary_dim", "rotary_dtype", "own_positions"}),
     "head": frozenset({"soft_cap"}),
-    "attention": frozenset({"rotary", "softmax", "soft_cap", "dropout", "residual_dropout", "scaled", "qk_norm_kind", "value_norm", "rotary_tables"}),
+    "attention": frozenset(
+        {
+            "idle",
+            "memory",
+            "scaled",
+            "value_norm",
+            "rotary",
+            "rotary_tables",
+            "rotary_dtype",
+            "qk_norm_kind",
+            "qk_norm_after",
+            "repeated",
+            "bounded",
+            "copied",
+            "joined",
+            "softmax",
+            "soft_cap",
+            "clamped",
+            "sink_gate",
+            "dropout",
+            "kernels",
+            "gate",
+            "gate_width",
+            "inner_norm",
+            "residual_dropout",
+        }
+    ),
     "mla": frozenset({"rotary", "dropout"}),
     "delta": frozenset({"doubled"}),
     "channel_delta": frozenset(),
@@ -54,8 +80,8 @@ PASSING: dict[str, frozenset[str]] = {
     "router": frozenset({"top_k", "kind"}),
     "layer_inputs": frozenset({"kind"}),
     "layer_input": frozenset({"activation"}),
-    "mlp": frozenset({"activation", "residual_dropout"}),
-    "moe": frozenset({"activation", "scores", "normalised", "router_input", "routing", "group_limited"}),
+    "mlp": frozenset({"idle", "activation", "dropout", "residual_dropout", "inner_norm"}),
+    "moe": frozenset({"activation", "scores", "normalised", "routing", "router_input", "router_copy", "dense", "jitters", "group_limited"}),
 }
 """Values that only the forward pass reads: they change no tensor of the module."""
 

@@ -207,6 +207,10 @@ class Job(Spec):
                 raise FieldError("zero.partition_activations", "splits stored checkpoints (P_a): it needs recompute full")
             if p.sequence_parallel:
                 raise FieldError("zero.partition_activations", "contradicts sequence_parallel, which splits the checkpoints already")
+        if t.seq and t.attention != "eager" and self.implementation.softmax == "as_written" and m.stack is not None and m.stack.only_eager:
+            raise FieldError(
+                "training.attention", f"{t.attention}: of the class of {m.family or 'this model'} only unfused attention (eager) is known"
+            )
         if t.seq and m.kind == "gpt2" and m.positions and t.seq > m.positions:
             raise FieldError("training.seq", f"{t.seq} is more than the model's {m.positions} learned positions")
 

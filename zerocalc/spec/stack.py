@@ -29,6 +29,9 @@ ModuleType = Literal[
 ]
 ComponentName = Literal["embedding", "head", "attention", "mlp", "experts", "norms", "other"]
 
+NormKind = Literal["layer", "layer_fp32", "rms", "rms_fp32", "rms_squares", "rms_power"]
+"""LayerNorm or RMSNorm; ``_fp32`` where the class scales by the weight before it casts back (and, of LayerNorm, writes it out step by step),
+``rms_squares`` where only the squares are taken in fp32 (T5), ``rms_power`` as rms_fp32 with a power for the root (Gemma 4)."""
 Size = Annotated[int, Field(ge=0, le=10**12, strict=True)]
 
 SIZES: dict[str, tuple[str, ...]] = {
@@ -54,16 +57,19 @@ SIZES: dict[str, tuple[str, ...]] = {
 WORDS: dict[str, tuple[str, ...]] = {
     "qk_norm": ("none", "head", "full", "heads"),
     "layout": ("fused", "transposed", "each"),
-    "kind": ("layer", "rms", "rms_fp32", "rms_power"),
-    "qk_norm_kind": ("layer", "rms", "rms_fp32", "rms_power"),
-    "input": ("fp32", "compute"),
-    "reads": ("stream", "layer"),
+    "kind": get_args(NormKind),
+    "reads": ("result", "stream", "sum", "layer", "inside"),
+    "qk_norm_kind": get_args(NormKind),
+    "gate": ("sigmoid", "softplus"),
+    "inner_norm": get_args(NormKind),
+    "kernels": ("all", "eager"),
     "rotary_dtype": ("fp32", "compute"),
-    "projections": ("paired", "split", "each"),
-    "softmax": ("fp32", "compute"),
+    "softmax": ("fp32", "compute", "fp32_scores", "shifted"),
     "scores": ("fp32", "compute"),
-    "router_input": ("fp32", "compute"),
     "routing": ("softmax", "sigmoid", "chosen"),
+    "router_input": ("fp32", "compute"),
+    "input": ("fp32", "compute"),
+    "projections": ("paired", "split", "each"),
     "activation": (*get_args(Activation), UNKNOWN),
 }
 """The values that are words, and the words they can be."""
@@ -108,3 +114,8 @@ class Stack(Spec):
     before: tuple[ModuleSpec, ...] = ()
     groups: tuple[Group, ...] = ()
     after: tuple[ModuleSpec, ...] = ()
+
+    @property
+    def only_eager(self) -> bool:
+        """Whether of the model's own class only attention in unfused operations is known, as where it has no other."""
+        return any(module.values.get("kernels") == "eager" for group in self.groups for module in group.modules)
