@@ -1,6 +1,7 @@
 """Buffers and transient memory: C_B, gathered units, fragmentation."""
 
 import math
+from collections.abc import Iterable
 
 from zerocalc.formulas.formula import ceil_div, formula
 
@@ -75,3 +76,20 @@ def beyond_bytes(*, reduction_bytes: int, working_bytes: int) -> int:
     6
     """
     return max(0, reduction_bytes - working_bytes)
+
+
+def filled(sizes: Iterable[int], most: int) -> list[int]:
+    """How many tensors go into each bucket of ``most`` elements: one that the next tensor does not fit into is sent first.
+
+    >>> filled([3, 3, 3, 9, 1], 6)
+    [2, 1, 1, 1]
+    """
+    counts: list[int] = []
+    room = 0
+    for size in sizes:
+        if size > room or not counts:
+            counts.append(0)
+            room = most
+        counts[-1] += 1
+        room -= size
+    return counts

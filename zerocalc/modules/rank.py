@@ -64,12 +64,15 @@ class Rank:
 
     def _persistent(self) -> int:
         """Elements of tensors so small that every rank keeps them whole, rounded up as the others are."""
+        return ceil_div(sum(self.tensors("persistent")), self.split)
+
+    def tensors(self, name: str) -> list[int]:
+        """Elements of each tensor of a part of the parameters, rounded up as a shard of it is; none for a bare number of parameters."""
         if self.arch is None:
-            return 0
-        small = [
-            (count, shape) for count, modules in self.arch.all_groups() for shape in shapes(modules) if math.prod(shape) <= self.persistence_threshold
-        ]
-        return ceil_div(sum([count * padded((shape,), self.rule, self.shards, 1) for count, shape in small]), self.split)
+            return []
+        every = [(count, shape, math.prod(shape)) for count, modules in self.arch.all_groups() for shape in shapes(modules)]
+        chosen = [(n, shape) for n, shape, size in every if name == "all" or (size <= self.persistence_threshold) == (name == "persistent")]
+        return [size for count, shape in chosen for size in [padded((shape,), self.rule, self.shards, 1)] * count]
 
     def elements(self, of: str) -> int:
         """Elements of this rank that a recipe's row covers."""

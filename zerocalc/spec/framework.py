@@ -11,6 +11,8 @@ Stage = Annotated[int, Field(ge=0, le=3, strict=True)]
 Moment = Literal["load", "forward", "loss", "backward_start", "backward_end", "step"]
 Part = Literal["all", "trainable", "persistent", "partitioned", "root", "embedding", "layer", "head"]
 Limit = Literal["reduce_bucket_size", "sub_group_size", "max_live_parameters", "max_reuse_distance"]
+Choice = Literal["secondary_group", "reduce_to_owner", "grad_accum_dtype"]
+"""Options of ZeRO's by which rows are there or not."""
 TrafficDtype = Literal["gather", "reduce", "compute", "weights", "fp32"]
 """Words for what a recipe says, or a dtype."""
 
@@ -18,17 +20,22 @@ TrafficDtype = Literal["gather", "reduce", "compute", "weights", "fp32"]
 class Move(Spec):
     """One kind of collective: when, by which operation, in which calls and dtype, and how often.
 
-    ``by``: one call for each ``unit`` (of the kinds in ``units``, all if none is named), one for the whole part ``of`` the parameters, as many as a
-    ``bucket`` of the reduce size takes, or as many as PyTorch's DDP makes (``arrival``: tensors as their gradients come, up to so many bytes).
-    ``beyond``: only what is more than an option's number of elements. ``per``: a ``micro_batch``, a ``step``, or a ``reduction`` (which the stage's
-    ``sync`` says). ``over``: the ``shards`` of one copy, or its ``replicas``.
+    ``by``: one call for each ``unit`` (of the kinds in ``units``, all if none is named), one for the whole part ``of`` the parameters, one for each
+    ``tensor`` of it, as many as a ``bucket`` of the reduce size takes, as many as PyTorch's DDP makes (``arrival``: tensors as their gradients come, up
+    to so many bytes), or what a ``window`` over the modules to come decides (`zerocalc.formulas.windows`). ``order``: in which tensors go into
+    buckets, as their gradients come (``arrival``) or as the ``model`` lists them while nothing overlaps. ``beyond``: where the modules are not known,
+    only what is more than an option's number of elements. ``per``: a ``micro_batch``, a ``step``, or a ``reduction`` (which the stage's ``sync``
+    says). ``over``: the ``shards`` of one copy, or its ``replicas``. ``when`` and ``unless``: only where an option is set, or is not.
     """
 
     moment: Literal["forward", "backward", "step"]
     op: Literal["all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce"]
     what: Literal["weights", "gradients"]
-    by: Literal["unit", "whole", "bucket", "arrival"]
+    by: Literal["unit", "whole", "tensor", "bucket", "arrival", "window"]
     of: Part = "all"
+    order: Literal["arrival", "model"] = "arrival"
+    when: Choice | None = None
+    unless: Choice | None = None
     beyond: Limit | None = None
     units: tuple[Literal["root", "embedding", "layer", "head"], ...] = ()
     dtype: TrafficDtype
@@ -43,7 +50,9 @@ class Holding(Spec):
 
     ``after_layers``: only once no layer is left in backward and what stands outside the layers is reduced; activations are gone by then.
     ``largest``: not more than so many elements: the option of that name, such as reduce_bucket_size; ``whole``: as many, however small the part.
-    ``if_overlapped``: so many times as much where communication overlaps with computing.
+    ``windowed``: where the modules are known, not that part but the most that windows over the modules to come gather in the pass of the first moment.
+    ``if_overlapped``: so many times as much where communication overlaps with computing. ``over``: a rank's share is of the ``shards``, or of the
+    ``secondary`` group that holds another copy. ``when`` and ``unless``: only where an option is set, or is not.
     """
 
     name: Annotated[str, Field(min_length=1, max_length=60)]
@@ -57,7 +66,11 @@ class Holding(Spec):
     after_layers: StrictBool = False
     largest: Limit | None = None
     whole: StrictBool = False
+    windowed: StrictBool = False
     if_overlapped: Whole = 1
+    over: Literal["shards", "secondary"] = "shards"
+    when: Choice | None = None
+    unless: Choice | None = None
 
 
 class FrameworkStage(Spec):

@@ -18,7 +18,8 @@ from zerocalc.units import parse_whole
 DEFAULT_FRAMEWORK = "paper"
 OPTIONS = (
     *("grad_sync", "defer_grad_sync", "gather", "reduce_dtype", "buffers", "reduce_bucket_size", "allgather_bucket_size", "overlap_comm"),
-    *("shard_group", "sub_group_size", "max_live_parameters", "max_reuse_distance", "persistence_threshold"),
+    *("shard_group", "sub_group_size", "max_live_parameters", "max_reuse_distance", "prefetch_bucket_size", "persistence_threshold"),
+    *("secondary_group", "reduce_to_owner", "grad_accum_dtype"),
 )
 """Choices of ZeRO's that not every framework offers."""
 DEFAULT_OF = (("recipe", "framework"), ("implementation", "framework"), ("loss", "implementation"))

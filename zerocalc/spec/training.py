@@ -2,7 +2,7 @@
 
 from typing import Annotated, Literal
 
-from pydantic import BeforeValidator
+from pydantic import BeforeValidator, StrictBool
 
 from zerocalc.spec.base import Spec, listed
 from zerocalc.spec.implementation import Kernel
@@ -13,7 +13,10 @@ RecomputedModule = Literal["core_attn", "mlp", "moe"]
 
 
 class Training(Spec):
-    """One optimizer step: ``accumulation`` micro-batches of ``micro_batch`` sequences of ``seq`` tokens per data-parallel rank."""
+    """One optimizer step: ``accumulation`` micro-batches of ``micro_batch`` sequences of ``seq`` tokens per data-parallel rank.
+
+    ``reentrant``: recomputation runs a layer's forward pass to its end (torch.utils.checkpoint with use_reentrant), not only as far as is needed.
+    """
 
     seq: Whole | None = None
     micro_batch: Whole = 1
@@ -21,4 +24,5 @@ class Training(Spec):
     recompute: Literal["none", "selective", "operators", "full"] = "none"
     recompute_every: Whole = 1
     recompute_modules: Annotated[tuple[RecomputedModule, ...], BeforeValidator(listed)] = ("core_attn",)
+    reentrant: StrictBool = False
     attention: Kernel = "flash"

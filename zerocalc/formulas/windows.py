@@ -1,0 +1,264 @@
+"""DeepSpeed's stage 3: which parameters are gathered when, as its windows decide it.
+
+A micro-batch is a row of turns: a module's turn begins (its tensors are fetched, the next ones prefetched) and ends (its tensors are released unless
+they are needed again soon). The rules are those of DeepSpeed 0.19.8, runtime/zero/partitioned_param_coordinator.py and parameter_offload.py.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from functools import lru_cache
+from typing import NamedTuple
+
+Sizes = tuple[int, ...]
+"""Elements of the tensors that one call gathers, in the order of the model."""
+Calls = tuple[tuple[Sizes, bool, int], ...]
+"""What is gathered, whether every tensor of it has been released before in this step, how often."""
+ABSENT, IN_FLIGHT, THERE = 0, 1, 2
+REMEMBERED = 64
+"""Models and windows whose gathers are kept: a search asks for the same ones again and again."""
+
+
+class Node(NamedTuple):
+    """A module: the elements of its own tensors, and the modules that it calls, in order. ``shared``: its tensor is the model's first (a tied head)."""
+
+    own: Sizes = ()
+    calls: tuple[Node, ...] = ()
+    shared: bool = False
+
+
+class Layers(NamedTuple):
+    """So many layers that are alike, and how each one's forward pass is repeated in backward: ``none``, ``whole``, or ``cut``.
+
+    ``cut``: the repetition is asked for by the layer's last module, and ends within that module, as soon as all that backward needs is there.
+    """
+
+    times: int
+    layer: Node
+    repeated: str = "none"
+
+
+class Stack(NamedTuple):
+    """A model as its modules are called: what comes before the layers, the layers, the final norms, and the head, which the outermost module calls."""
+
+    before: tuple[Node, ...]
+    layers: tuple[Layers, ...]
+    after: tuple[Node, ...]
+    head: tuple[Node, ...]
+
+
+class Windows(NamedTuple):
+    """The windows [elements]: what is prefetched at once, what may be gathered at once, how near a next use keeps a tensor, what is never released."""
+
+    prefetch: int
+    live: int
+    reuse: int
+    persistent: int
+
+
+class Gathers(NamedTuple):
+    """The calls of one micro-batch's forward and backward pass, and the most elements gathered at once in each, without those never released."""
+
+    forward: Calls
+    backward: Calls
+    most: tuple[int, int]
+
+
+class _Module(NamedTuple):
+    """A node with a number of its own, and its tensors by theirs."""
+
+    number: int
+    tensors: tuple[int, ...]
+    calls: tuple[_Module, ...]
+
+
+class _Turn(NamedTuple):
+    """The beginning or the end of a module's turn."""
+
+    begins: bool
+    module: int
+    tensors: tuple[int, ...]
+
+
+class _Trace:
+    """The turns of one micro-batch, and the sizes of the tensors."""
+
+    def __init__(self, stack: Stack) -> None:
+        self.sizes: list[int] = []
+        self.turns: list[_Turn] = []
+        self.modules = 0
+        body = [(node, "none") for node in self._numbered(stack.before)]
+        for group in stack.layers:
+            body += [(self._numbered((group.layer,))[0], group.repeated) for _ in range(group.times)]
+        body += [(node, "none") for node in self._numbered(stack.after)]
+        head = self._numbered(stack.head)
+        inner, outer = self._numbered((Node(), Node()))
+        self._begin(outer)
+        self._begin(inner)
+        for node in [*[node for node, _ in body], *head]:
+            self._forward(node)
+        self.forward_turns = len(self.turns)
+        self._begin(outer)
+        for node in reversed(head):
+            self._backward(node)
+        self._begin(inner)
+        for node, repeated in reversed(body):
+            if repeated == "none":
+                self._backward(node)
+            elif repeated == "cut":
+                self._cut(node)
+            else:
+                self._whole(node)
+
+    def _numbered(self, nodes: tuple[Node, ...]) -> tuple[_Module, ...]:
+        modules: list[_Module] = []
+        for node in nodes:
+            self.modules += 1
+            number, first = self.modules, len(self.sizes)
+            self.sizes += node.own
+            tensors = (0,) if node.shared else tuple(range(first, len(self.sizes)))
+            modules.append(_Module(number, tensors, self._numbered(node.calls)))
+        return tuple(modules)
+
+    def _begin(self, module: _Module) -> None:
+        self.turns.append(_Turn(True, module.number, module.tensors))
+
+    def _end(self, module: _Module) -> None:
+        if module.tensors:
+            self.turns.append(_Turn(False, module.number, module.tensors))
+
+    def _forward(self, module: _Module) -> None:
+        self._begin(module)
+        for inner in module.calls:
+            self._forward(inner)
+        self._end(module)
+
+    def _backward(self, module: _Module) -> None:
+        self._begin(module)
+        for inner in reversed(module.calls):
+            self._backward(inner)
+        self._end(module)
+
+    def _whole(self, layer: _Module) -> None:
+        """Backward of a layer whose forward pass runs again first."""
+        self._begin(layer)
+        for inner in layer.calls:
+            self._forward(inner)
+        for inner in reversed(layer.calls):
+            self._backward(inner)
+        self._end(layer)
+
+    def _cut(self, layer: _Module) -> None:
+        """Backward of a layer whose last module asks for the forward pass, which ends within it: its turn there does not."""
+        path = [layer]
+        while path[-1].calls:
+            path.append(path[-1].calls[-1])
+        for module in path:
+            self._begin(module)
+        for inner in layer.calls:
+            self._forward(inner)
+        while not self.turns[-1].begins and self.turns[-1].module in {module.number for module in path}:
+            self.turns.pop()
+        self._end(path[-1])
+        for module in reversed(path[:-1]):
+            for inner in reversed(module.calls[:-1]):
+                self._backward(inner)
+            self._end(module)
+
+
+class _Tensors:
+    """Where each tensor is while the turns pass, and what has been gathered."""
+
+    def __init__(self, trace: _Trace, windows: Windows) -> None:
+        self.sizes, self.windows = trace.sizes, windows
+        self.passed = [0]
+        """Elements of the tensors of all turns before each."""
+        self.queue: list[tuple[int, int]] = []
+        """(tensor, turn) in the order of use: what is prefetched from."""
+        self.uses: list[list[int]] = [[] for _ in trace.sizes]
+        for number, turn in enumerate([turn for turn in trace.turns if turn.begins]):
+            for tensor in turn.tensors:
+                self.queue.append((tensor, number))
+                self.uses[tensor].append(number)
+            self.passed.append(self.passed[-1] + sum([trace.sizes[tensor] for tensor in turn.tensors]))
+        self.queue.reverse()
+        self.stays = [size <= windows.persistent for size in trace.sizes]
+        self.state = [THERE if stays else ABSENT for stays in self.stays]
+        self.used_by: list[set[int]] = [set() for _ in trace.sizes]
+        self.looked_at = [-1] * len(trace.sizes)
+        """The last turn for which each tensor has been fetched or passed over, being there already."""
+        self.released = [False] * len(trace.sizes)
+        self.calls: list[Counter[tuple[Sizes, bool]]] = [Counter(), Counter()]
+        self.most = [0, 0]
+        self.turn = self.live = 0
+
+    def fetch(self, module: int, tensors: tuple[int, ...], phase: int) -> None:
+        """A module's turn begins."""
+        missing = [tensor for tensor in tensors if self.state[tensor] == ABSENT]
+        if missing:
+            self._gather(missing, phase)
+        new = 0
+        for tensor in tensors:
+            self.state[tensor] = THERE
+            self.used_by[tensor].add(module)
+            new += self.looked_at[tensor] < self.turn
+        own: set[int] = set()
+        while self.queue and len(own) < new:
+            tensor, use = self.queue.pop()
+            self.looked_at[tensor] = use
+            own.add(tensor)
+        self._prefetch(phase)
+        self.turn += 1
+
+    def _prefetch(self, phase: int) -> None:
+        room = min(self.windows.live - self.live, self.windows.prefetch)
+        ahead: list[int] = []
+        amount = 0
+        while amount < room and self.queue:
+            tensor, use = self.queue.pop()
+            self.looked_at[tensor] = max(self.looked_at[tensor], use)
+            if self.state[tensor] == ABSENT:
+                self.state[tensor] = IN_FLIGHT
+                ahead.append(tensor)
+                amount += self.sizes[tensor]
+        if ahead:
+            self._gather(ahead, phase)
+
+    def _gather(self, tensors: list[int], phase: int) -> None:
+        for again in (True, False):
+            group = tuple([self.sizes[tensor] for tensor in sorted(tensors) if self.released[tensor] is again])
+            if group:
+                self.calls[phase][group, again] += 1
+                self.live += sum(group)
+        self.most[phase] = max(self.most[phase], self.live)
+
+    def release(self, module: int, tensors: tuple[int, ...]) -> None:
+        """A module's turn ends."""
+        turn, passed = self.turn, self.passed
+        near = passed[turn] + self.windows.reuse
+        for tensor in tensors:
+            self.used_by[tensor].discard(module)
+            if self.stays[tensor] or self.looked_at[tensor] > turn or self.used_by[tensor] or self.state[tensor] != THERE:
+                continue
+            if not any([use >= turn and passed[use] < near for use in self.uses[tensor]]):
+                self.state[tensor], self.released[tensor] = ABSENT, True
+                self.live -= self.sizes[tensor]
+
+
+@lru_cache(maxsize=REMEMBERED)
+def gathers(stack: Stack, windows: Windows) -> Gathers:
+    """What one micro-batch gathers under some windows, once the order of modules is known (from the third step on).
+
+    >>> layer = Node((), (Node((10,)), Node((20,))))
+    >>> gathers(Stack((Node((5,)),), (Layers(1, layer),), (), (Node((5,)),)), Windows(0, 0, 0, 5)).backward
+    (((20,), True, 1), ((10,), True, 1))
+    """
+    trace = _Trace(stack)
+    tensors = _Tensors(trace, windows)
+    for number, (begins, module, own) in enumerate(trace.turns):
+        if begins:
+            tensors.fetch(module, own, 0 if number < trace.forward_turns else 1)
+        else:
+            tensors.release(module, own)
+    forward, backward = [tuple([(sizes, again, count) for (sizes, again), count in calls.items()]) for calls in tensors.calls]
+    return Gathers(forward, backward, (tensors.most[0], tensors.most[1]))

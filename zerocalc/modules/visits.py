@@ -1,0 +1,93 @@
+"""A model as its modules are called, one inside another: what frameworks that hook into modules see."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+
+from zerocalc.formulas.formula import ceil_div
+from zerocalc.formulas.windows import Gathers, Layers, Node, Stack, Windows, gathers
+from zerocalc.modules.base import Module
+from zerocalc.modules.layers import Architecture
+from zerocalc.modules.rank import Rank
+from zerocalc.spec.job import Job
+
+CALLED = (
+    *("q", "q_down", "q_norm", "q_up", "k", "k_norm", "v", "kv_down", "kv_norm", "kv_up", "qkv", "out"),
+    *("gate", "gate_activation", "up", "up_activation", "down"),
+)
+"""The order in which the parts of a module are called; parts with other names come behind, as they are listed."""
+REPEATING = frozenset({"full", "operators"})
+"""Kinds of recomputation that call a layer's modules again."""
+
+
+def windowed(job: Job, rank: Rank) -> Gathers | None:
+    """What a micro-batch gathers where windows decide it; ``None`` where the modules, or how they are called, are not known."""
+    if rank.arch is None or rank.trainable != rank.parameters:
+        return None
+    zero = job.zero
+    windows = Windows(zero.prefetch_bucket_size, zero.max_live_parameters, zero.max_reuse_distance, zero.persistence_threshold)
+    return gathers(stack(job, rank.arch), windows)
+
+
+def stack(job: Job, arch: Architecture) -> Stack:
+    """The modules of one model-parallel rank, in the order of the forward pass."""
+    split = job.parallel.tp
+    *norms, head = arch.after or (None,)
+    ends = _leaves([m for m in norms if m], split), _leaves([head] if head else [], split)
+    if arch.tied:
+        ends = ends[0], (Node(shared=True),)
+    return Stack((*_leaves(arch.before, split), Node()), tuple(_layers(job, arch, split)), *ends)
+
+
+def tensors(job: Job, arch: Architecture) -> tuple[list[int], list[int]]:
+    """The sizes of all tensors in the order of the forward pass [elements], and their numbers in the order in which the model lists them.
+
+    Hugging Face's layers with RMSNorms list these behind attention and MLP; what lists them in the order of the forward pass has biases in its norms.
+    """
+    split = job.parallel.tp
+    sizes: list[int] = []
+    listed: list[int] = []
+    for modules, in_layer in [(arch.before, False), *[(group, True) for group in arch.in_order()[1:-1]], (arch.after, False)]:
+        late: list[int] = []
+        for module in modules:
+            first = len(sizes)
+            sizes += [size for leaf in _leaves((module,), split) for size in leaf.own]
+            (late if in_layer and module.component == "norms" and len(module.parameter_rows) == 1 else listed).extend(range(first, len(sizes)))
+        listed += late
+    return sizes, listed
+
+
+def _layers(job: Job, arch: Architecture, split: int) -> Iterator[Layers]:
+    training, stages = job.training, job.parallel.pp
+    how = ("whole" if training.reentrant else "cut") if training.recompute in REPEATING else "none"
+    for count, modules in arch.groups:
+        node = Node((), tuple([_node(module, split) for module in modules]))
+        again = how == "none" or training.recompute_every == 1 or any([row[-1] for module in modules for row in module.saved_rows])
+        yield Layers(ceil_div(count, stages), node, how if again else "none")
+
+
+def _node(module: Module, split: int) -> Node:
+    """A module that calls those of its linear layers and norms, unless it is one tensor's."""
+    if module.experts > 1:
+        return Node(tuple([ceil_div(math.prod(shape), split) for _, shape, _ in module.parameter_rows]))
+    inner = _leaves((module,), split)
+    return inner[0] if len(inner) == 1 else Node((), inner)
+
+
+def _leaves(modules: Iterable[Module], split: int) -> tuple[Node, ...]:
+    """The modules that have tensors, and activations, of some modules, as they are called."""
+    leaves: list[Node] = []
+    for module in modules:
+        sizes: dict[str, list[int]] = {}
+        for name, shape, _ in module.parameter_rows:
+            sizes.setdefault(name.rpartition(".")[0], []).append(ceil_div(math.prod(shape), split))
+        if "mlp.up" in sizes:  # a module without tensors
+            sizes["mlp.gate_activation" if "mlp.gate" in sizes else "mlp.up_activation"] = []
+        leaves += [Node(tuple(sizes[name])) for name in sorted(sizes, key=_place)]
+    return tuple(leaves)
+
+
+def _place(name: str) -> int:
+    last = name.rpartition(".")[2]
+    return CALLED.index(last) if last in CALLED else len(CALLED)
