@@ -52,14 +52,14 @@ def estimate_with_assumptions(job: Job, stage: int | None = None) -> tuple[Estim
 
 def build_ledger(job: Job, holds: Rank, behaviour: FrameworkStage) -> Ledger:
     """The ledger of one rank: the union of its blocks."""
-    zero, recipe, stage = job.zero, job.trained_recipe, behaviour.sharded_as
-    accumulates = job.training.accumulation > 1
+    zero, recipe, accumulates = job.zero, job.trained_recipe, job.training.accumulation > 1
+    stage = behaviour.sharded_as(overlapped=job.overlaps(behaviour.stage) and not accumulates)
     kept = activations(job, holds)
     parts = [
         states(
             recipe, holds, stage, accumulates=accumulates, whole_gradients=accumulates and zero.defer_grad_sync,
             owner_blocks=job.model.blocks if zero.gather == "broadcast" else None,
-            until=behaviour.gradients_until, late=_reduced_last(holds, behaviour),
+            until=behaviour.gradients_until, late=_reduced_last(holds, behaviour), gradients=zero.chosen(None, behaviour.gradients_unless),
         ),
         kept,
         runtime(job.cluster.gpu),

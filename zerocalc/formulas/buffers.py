@@ -1,7 +1,9 @@
 """Buffers and transient memory: C_B, gathered units, fragmentation."""
 
 import math
-from collections.abc import Iterable
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Sequence
+from itertools import accumulate
 
 from zerocalc.formulas.formula import ceil_div, formula
 
@@ -93,3 +95,18 @@ def filled(sizes: Iterable[int], most: int) -> list[int]:
         counts[-1] += 1
         room -= size
     return counts
+
+
+def touched(sizes: Sequence[int], shards: int, share: int) -> list[tuple[int, bool]]:
+    """For each of some equal shares of a flat buffer: the elements of all tensors that have a part in it, and whether the first tensor is one of them.
+
+    >>> touched([6, 3, 3], shards=3, share=4)
+    [(6, True), (9, True), (6, False)]
+    """
+    ends = list(accumulate(sizes))
+    out: list[tuple[int, bool]] = []
+    for shard in range(shards):
+        first, last = bisect_right(ends, shard * share), bisect_left(ends, (shard + 1) * share)
+        amount = (ends[min(last, len(ends) - 1)] - (ends[first - 1] if first else 0)) if first < len(ends) else 0
+        out.append((amount, first == 0))
+    return out

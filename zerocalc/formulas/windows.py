@@ -57,11 +57,15 @@ class Windows(NamedTuple):
 
 
 class Gathers(NamedTuple):
-    """The calls of one micro-batch's forward and backward pass, and the most elements gathered at once in each, without those never released."""
+    """The calls of one micro-batch's forward and backward pass, and elements gathered at once, without those never released.
+
+    ``most``: the most in each pass. ``last``: while backward is in the model's first module.
+    """
 
     forward: Calls
     backward: Calls
     most: tuple[int, int]
+    last: int
 
 
 class _Module(NamedTuple):
@@ -255,10 +259,12 @@ def gathers(stack: Stack, windows: Windows) -> Gathers:
     """
     trace = _Trace(stack)
     tensors = _Tensors(trace, windows)
+    last = 0
     for number, (begins, module, own) in enumerate(trace.turns):
         if begins:
             tensors.fetch(module, own, 0 if number < trace.forward_turns else 1)
+            last = tensors.live
         else:
             tensors.release(module, own)
     forward, backward = [tuple([(sizes, again, count) for (sizes, again), count in calls.items()]) for calls in tensors.calls]
-    return Gathers(forward, backward, (tensors.most[0], tensors.most[1]))
+    return Gathers(forward, backward, (tensors.most[0], tensors.most[1]), last)

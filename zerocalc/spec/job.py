@@ -19,7 +19,7 @@ DEFAULT_FRAMEWORK = "paper"
 OPTIONS = (
     *("grad_sync", "defer_grad_sync", "gather", "reduce_dtype", "buffers", "reduce_bucket_size", "allgather_bucket_size", "overlap_comm"),
     *("shard_group", "sub_group_size", "max_live_parameters", "max_reuse_distance", "prefetch_bucket_size", "persistence_threshold"),
-    *("secondary_group", "reduce_to_owner", "grad_accum_dtype"),
+    *("secondary_group", "reduce_to_owner", "grad_accum_dtype", "contiguous_gradients"),
 )
 """Choices of ZeRO's that not every framework offers."""
 DEFAULT_OF = (("recipe", "framework"), ("implementation", "framework"), ("loss", "implementation"))

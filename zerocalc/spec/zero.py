@@ -45,7 +45,8 @@ class Zero(Spec):
     shard_group: Whole | None = None
     secondary_group: Whole | None = None
     reduce_to_owner: StrictBool = False
-    grad_accum_dtype: FloatDtype | None = None
+    grad_accum_dtype: Literal["fp32"] | None = None
+    contiguous_gradients: StrictBool = True
     max_live_parameters: Window = DEFAULT_LIVE_ELEMENTS
     max_reuse_distance: Window = DEFAULT_LIVE_ELEMENTS
     prefetch_bucket_size: Window = DEFAULT_PREFETCH_ELEMENTS
@@ -92,9 +93,9 @@ class Zero(Spec):
                 raise FieldError(f"zero.{name}", f"{size:,} contradicts buffers fused, one buffer of the model's size: buckets are for constant ones")
         return self
 
-    def chosen(self, when: str | None, unless: str | None) -> bool:
-        """Whether what is there only ``when`` one option is set, and ``unless`` another is, is there."""
-        return (when is None or bool(getattr(self, when))) and not (unless is not None and getattr(self, unless))
+    def chosen(self, when: str | None, unless: tuple[str, ...] = ()) -> bool:
+        """Whether what is there only ``when`` one option is set, and ``unless`` others are, is there."""
+        return (when is None or bool(getattr(self, when))) and not any([getattr(self, option) for option in unless])
 
     @property
     def fragmentation_fraction(self) -> float:

@@ -1,0 +1,68 @@
+"""What frameworks hold, beside what was recorded of them, and which choices they are refused or given."""
+
+from __future__ import annotations
+
+import json
+from itertools import accumulate
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.test_frameworks import answer
+from zerocalc import Job
+from zerocalc.formulas.buffers import filled, touched
+from zerocalc.modules.rank import rank
+from zerocalc.modules.visits import tensors
+
+FILE = json.loads((Path(__file__).parent / "data" / "framework_memory.json").read_text("utf-8"))
+RUNS: list[dict[str, Any]] = FILE["runs"]
+SCALARS = 1024
+"""Bytes that are left out: see the file."""
+
+
+def beyond_share_of_first_rank(run: dict[str, Any]) -> int:
+    """Elements; ours are those of the rank with most of them, what was recorded is rank 0's."""
+    job = Job.model_validate({"model": run["model"], "cluster": {"gpus": run["gpus"]}, "framework": run["framework"], **run["job"]})
+    arch = rank(job).arch
+    assert arch is not None
+    sizes, listed = tensors(job, arch)
+    share = -(-sum(sizes) // (2 * run["gpus"])) * 2
+    again = sizes[listed[0]] if job.training.accumulation > 1 else 0
+    return touched([sizes[number] for number in listed], run["gpus"], share)[0][0] + again - share
+
+
+@pytest.mark.parametrize("run", RUNS, ids=[run["name"].replace(" ", "-") for run in RUNS])
+def test_what_is_held_is_what_was_recorded(run: dict[str, Any]) -> None:
+    gpu = answer(run).memory.gpu
+    for moment, recorded in run["moments"].items():
+        held = {t.name: t.bytes for t in gpu.terms if moment in t.moments and t.name not in run.get("not_seen", ())}
+        edges = "gradients beyond a rank's share"
+        if edges in held:
+            assert held[edges] >= 2 * beyond_share_of_first_rank(run)
+            held[edges] = 2 * beyond_share_of_first_rank(run)
+        assert 0 <= recorded - run.get("more_seen", {}).get(moment, 0) - sum(held.values()) <= SCALARS
+    for name, recorded in run.get("terms", {}).items():
+        assert [t.bytes for t in gpu.terms if t.name == name] == [recorded]
+
+
+@given(sizes=st.lists(st.integers(1, 50), min_size=1, max_size=30), most=st.integers(1, 60))
+def test_buckets_hold_all_and_overflow_only_for_one_tensor(sizes: list[int], most: int) -> None:
+    counts = filled(sizes, most)
+    assert sum(counts) == len(sizes)
+    ends = list(accumulate(counts))
+    groups = [sizes[end - count : end] for end, count in zip(ends, counts, strict=True)]
+    assert all(sum(group) <= most or len(group) == 1 for group in groups)
+    assert all(sum(group) + after[0] > most for group, after in zip(groups, groups[1:], strict=False))
+
+
+@given(sizes=st.lists(st.integers(1, 50), min_size=1, max_size=30), shards=st.integers(1, 12))
+def test_tensors_with_a_part_in_a_share(sizes: list[int], shards: int) -> None:
+    share = -(-sum(sizes) // shards)
+    ends = list(accumulate(sizes))
+    for shard, (amount, first) in enumerate(touched(sizes, shards, share)):
+        inside = [n for n, end in enumerate(ends) if end > shard * share and end - sizes[n] < (shard + 1) * share]
+        assert amount == sum(sizes[n] for n in inside)
+        assert first == (0 in inside)
