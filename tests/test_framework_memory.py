@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -29,9 +29,10 @@ def beyond_share_of_first_rank(run: dict[str, Any]) -> int:
     arch = rank(job).arch
     assert arch is not None
     sizes, listed = tensors(job, arch)
-    share = -(-sum(sizes) // (2 * run["gpus"])) * 2
+    gpus: int = run["gpus"]
+    share = -(-sum(sizes) // (2 * gpus)) * 2
     again = sizes[listed[0]] if job.training.accumulation > 1 else 0
-    return touched([sizes[number] for number in listed], run["gpus"], share)[0][0] + again - share
+    return touched([sizes[number] for number in listed], gpus, share)[0][0] + again - share
 
 
 @pytest.mark.parametrize("run", RUNS, ids=[run["name"].replace(" ", "-") for run in RUNS])
@@ -55,7 +56,7 @@ def test_buckets_hold_all_and_overflow_only_for_one_tensor(sizes: list[int], mos
     ends = list(accumulate(counts))
     groups = [sizes[end - count : end] for end, count in zip(ends, counts, strict=True)]
     assert all(sum(group) <= most or len(group) == 1 for group in groups)
-    assert all(sum(group) + after[0] > most for group, after in zip(groups, groups[1:], strict=False))
+    assert all(sum(group) + after[0] > most for group, after in pairwise(groups))
 
 
 @given(sizes=st.lists(st.integers(1, 50), min_size=1, max_size=30), shards=st.integers(1, 12))

@@ -98,7 +98,7 @@ def filled(sizes: Iterable[int], most: int) -> list[int]:
 
 
 def touched(sizes: Sequence[int], shards: int, share: int) -> list[tuple[int, bool]]:
-    """For each of some equal shares of a flat buffer: the elements of all tensors that have a part in it, and whether the first tensor is one of them.
+    """For each of some equal shares of a flat buffer: elements of all tensors with a part in it, and whether the first tensor is one of them.
 
     >>> touched([6, 3, 3], shards=3, share=4)
     [(6, True), (9, True), (6, False)]

@@ -13,14 +13,17 @@ from typing import NamedTuple
 Sizes = tuple[int, ...]
 """Elements of the tensors that one call gathers, in the order of the model."""
 Calls = tuple[tuple[Sizes, bool, int], ...]
-"""What is gathered, whether every tensor of it has been released before in this step, how often."""
+"""What is gathered, whether from a second copy, how often."""
 ABSENT, IN_FLIGHT, THERE = 0, 1, 2
 REMEMBERED = 64
 """Models and windows whose gathers are kept: a search asks for the same ones again and again."""
 
 
 class Node(NamedTuple):
-    """A module: the elements of its own tensors, and the modules that it calls, in order. ``shared``: its tensor is the model's first (a tied head)."""
+    """A module: the elements of its own tensors, and the modules that it calls, in order.
+
+    ``shared``: its tensor is the model's first (a tied head).
+    """
 
     own: Sizes = ()
     calls: tuple[Node, ...] = ()
@@ -39,7 +42,7 @@ class Layers(NamedTuple):
 
 
 class Stack(NamedTuple):
-    """A model as its modules are called: what comes before the layers, the layers, the final norms, and the head, which the outermost module calls."""
+    """A model as its modules are called: before the layers, the layers, the final norms, and the head, which the outermost module calls itself."""
 
     before: tuple[Node, ...]
     layers: tuple[Layers, ...]
@@ -48,12 +51,17 @@ class Stack(NamedTuple):
 
 
 class Windows(NamedTuple):
-    """The windows [elements]: what is prefetched at once, what may be gathered at once, how near a next use keeps a tensor, what is never released."""
+    """The windows [elements].
+
+    What is prefetched at once, what may be gathered at once, how near a next use keeps a tensor there, how small a tensor always stays there.
+    ``secondary``: what has been released in a step is gathered again from a second copy, in a call of its own.
+    """
 
     prefetch: int
     live: int
     reuse: int
     persistent: int
+    secondary: bool = False
 
 
 class Gathers(NamedTuple):
@@ -173,8 +181,8 @@ class _Trace:
 class _Tensors:
     """Where each tensor is while the turns pass, and what has been gathered."""
 
-    def __init__(self, trace: _Trace, windows: Windows) -> None:
-        self.sizes, self.windows = trace.sizes, windows
+    def __init__(self, trace: _Trace, windows: Windows, free: dict[tuple[int, int], list[int]], *, gathered: bool) -> None:
+        self.sizes, self.windows, self.free = trace.sizes, windows, free
         self.passed = [0]
         """Elements of the tensors of all turns before each."""
         self.queue: list[tuple[int, int]] = []
@@ -187,7 +195,7 @@ class _Tensors:
             self.passed.append(self.passed[-1] + sum([trace.sizes[tensor] for tensor in turn.tensors]))
         self.queue.reverse()
         self.stays = [size <= windows.persistent for size in trace.sizes]
-        self.state = [THERE if stays else ABSENT for stays in self.stays]
+        self.state = [THERE if stays and gathered else ABSENT for stays in self.stays]
         self.used_by: list[set[int]] = [set() for _ in trace.sizes]
         self.looked_at = [-1] * len(trace.sizes)
         """The last turn for which each tensor has been fetched or passed over, being there already."""
@@ -230,35 +238,55 @@ class _Tensors:
 
     def _gather(self, tensors: list[int], phase: int) -> None:
         for again in (True, False):
-            group = tuple([self.sizes[tensor] for tensor in sorted(tensors) if self.released[tensor] is again])
+            group = tuple([self.sizes[tensor] for tensor in sorted(tensors) if (self.windows.secondary and self.released[tensor]) is again])
             if group:
                 self.calls[phase][group, again] += 1
                 self.live += sum(group)
         self.most[phase] = max(self.most[phase], self.live)
 
     def release(self, module: int, tensors: tuple[int, ...]) -> None:
-        """A module's turn ends."""
-        turn, passed = self.turn, self.passed
-        near = passed[turn] + self.windows.reuse
+        """A module's turn ends. Which of its tensors are not needed soon is found once, and remembered from one micro-batch to the next."""
+        place = module, self.turn
+        free = self.free.get(place)
+        if free is None:
+            free = self.free[place] = [tensor for tensor in tensors if not self._needed(tensor)]
         for tensor in tensors:
             self.used_by[tensor].discard(module)
-            if self.stays[tensor] or self.looked_at[tensor] > turn or self.used_by[tensor] or self.state[tensor] != THERE:
-                continue
-            if not any([use >= turn and passed[use] < near for use in self.uses[tensor]]):
+        for tensor in free:
+            if self.state[tensor] == THERE and not self.used_by[tensor]:
                 self.state[tensor], self.released[tensor] = ABSENT, True
                 self.live -= self.sizes[tensor]
 
+    def _needed(self, tensor: int) -> bool:
+        turn, passed = self.turn, self.passed
+        if self.stays[tensor] or self.looked_at[tensor] > turn:
+            return True
+        near = passed[turn] + self.windows.reuse
+        return any(use >= turn and passed[use] < near for use in self.uses[tensor])
+
 
 @lru_cache(maxsize=REMEMBERED)
-def gathers(stack: Stack, windows: Windows) -> Gathers:
-    """What one micro-batch gathers under some windows, once the order of modules is known (from the third step on).
+def gathers(stack: Stack, windows: Windows, accumulates: bool = False) -> Gathers:
+    """What one micro-batch gathers under some windows, in every step but the first two.
+
+    Where micro-batches accumulate, what is released is decided in the first step's second one, which gathers also what stays from then on.
 
     >>> layer = Node((), (Node((10,)), Node((20,))))
     >>> gathers(Stack((Node((5,)),), (Layers(1, layer),), (), (Node((5,)),)), Windows(0, 0, 0, 5)).backward
-    (((20,), True, 1), ((10,), True, 1))
+    (((20,), False, 1), ((10,), False, 1))
     """
     trace = _Trace(stack)
-    tensors = _Tensors(trace, windows)
+    free: dict[tuple[int, int], list[int]] = {}
+    if accumulates and any(size <= windows.persistent for size in trace.sizes):
+        _run(trace, _Tensors(trace, windows, free, gathered=False))
+    tensors = _Tensors(trace, windows, free, gathered=True)
+    last = _run(trace, tensors)
+    forward, backward = [tuple([(sizes, again, count) for (sizes, again), count in calls.items()]) for calls in tensors.calls]
+    return Gathers(forward, backward, (tensors.most[0], tensors.most[1]), last)
+
+
+def _run(trace: _Trace, tensors: _Tensors) -> int:
+    """One micro-batch; the elements gathered in its last turn."""
     last = 0
     for number, (begins, module, own) in enumerate(trace.turns):
         if begins:
@@ -266,5 +294,4 @@ def gathers(stack: Stack, windows: Windows) -> Gathers:
             last = tensors.live
         else:
             tensors.release(module, own)
-    forward, backward = [tuple([(sizes, again, count) for (sizes, again), count in calls.items()]) for calls in tensors.calls]
-    return Gathers(forward, backward, (tensors.most[0], tensors.most[1]), last)
+    return last

@@ -5,7 +5,7 @@ from __future__ import annotations
 from zerocalc.formulas.buffers import beyond_bytes, held_bytes, touched
 from zerocalc.ledger import ACTIVATION_KINDS, EMPTY, Block, Moment, Term, block, span, term
 from zerocalc.modules.rank import Rank
-from zerocalc.modules.visits import tensors, windowed
+from zerocalc.modules.visits import listed_whole, tensors, windowed
 from zerocalc.spec.framework import FrameworkStage, Holding
 from zerocalc.spec.job import Job
 from zerocalc.spec.recipe import DTYPE_BYTES
@@ -66,7 +66,7 @@ def _edges(job: Job, rank: Rank) -> int:
     Tensors with a part in the share are kept whole, and the model's first tensor has just got its gradient: beside what is kept of it already
     where gradients accumulate.
     """
-    if rank.arch is None or rank.trainable != rank.parameters or rank.shards == 1:
+    if rank.arch is None or not listed_whole(job, rank) or rank.shards == 1:
         return 0
     sizes, listed = tensors(job, rank.arch)
     ordered = [sizes[number] for number in listed]

@@ -21,13 +21,20 @@ REPEATING = frozenset({"full", "operators"})
 """Kinds of recomputation that call a layer's modules again."""
 
 
+def listed_whole(job: Job, rank: Rank) -> bool:
+    """Whether a rank has the whole list of tensors, and trains them all: no bare number, no adapters, no stage of a pipeline."""
+    return rank.arch is not None and rank.trainable == rank.parameters and job.parallel.pp == 1
+
+
 def windowed(job: Job, rank: Rank) -> Gathers | None:
     """What a micro-batch gathers where windows decide it; ``None`` where the modules, or how they are called, are not known."""
-    if rank.arch is None or rank.trainable != rank.parameters:
+    if rank.arch is None or not listed_whole(job, rank):
         return None
     zero = job.zero
-    windows = Windows(zero.prefetch_bucket_size, zero.max_live_parameters, zero.max_reuse_distance, zero.persistence_threshold)
-    return gathers(stack(job, rank.arch), windows)
+    windows = Windows(
+        zero.prefetch_bucket_size, zero.max_live_parameters, zero.max_reuse_distance, zero.persistence_threshold, bool(zero.secondary_group)
+    )
+    return gathers(stack(job, rank.arch), windows, job.training.accumulation > 1)
 
 
 def stack(job: Job, arch: Architecture) -> Stack:
@@ -59,12 +66,12 @@ def tensors(job: Job, arch: Architecture) -> tuple[list[int], list[int]]:
 
 
 def _layers(job: Job, arch: Architecture, split: int) -> Iterator[Layers]:
-    training, stages = job.training, job.parallel.pp
+    training = job.training
     how = ("whole" if training.reentrant else "cut") if training.recompute in REPEATING else "none"
     for count, modules in arch.groups:
         node = Node((), tuple([_node(module, split) for module in modules]))
-        again = how == "none" or training.recompute_every == 1 or any([row[-1] for module in modules for row in module.saved_rows])
-        yield Layers(ceil_div(count, stages), node, how if again else "none")
+        again = how == "none" or training.recompute_every == 1 or any(row[-1] for module in modules for row in module.saved_rows)
+        yield Layers(count, node, how if again else "none")
 
 
 def _node(module: Module, split: int) -> Node:

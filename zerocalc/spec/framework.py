@@ -10,8 +10,8 @@ from zerocalc.units import Whole
 Stage = Annotated[int, Field(ge=0, le=3, strict=True)]
 Moment = Literal["load", "forward", "loss", "backward_start", "backward_end", "step"]
 Part = Literal["all", "trainable", "persistent", "partitioned", "root", "embedding", "layer", "head", "tensor", "edges"]
-"""Parts of the parameters; ``tensor``: the largest one; ``edges``: what tensors with a part in a rank's share have beyond it, and the one whose gradient
-is being made."""
+"""Parts of the parameters; ``tensor``: the largest one; ``edges``: what tensors with a part in a rank's share have beyond it, and the one whose
+gradient is being made."""
 Limit = Literal["reduce_bucket_size", "sub_group_size", "max_live_parameters", "max_reuse_distance"]
 Choice = Literal["secondary_group", "reduce_to_owner", "grad_accum_dtype", "contiguous_gradients"]
 """Options of ZeRO's by which rows are there or not."""
@@ -23,8 +23,8 @@ class Move(Spec):
     """One kind of collective: when, by which operation, in which calls and dtype, and how often.
 
     ``by``: one call for each ``unit`` (of the kinds in ``units``, all if none is named), one for the whole part ``of`` the parameters, one for each
-    ``tensor`` of it, as many as a ``bucket`` of the reduce size takes, as many as PyTorch's DDP makes (``arrival``: tensors as their gradients come, up
-    to so many bytes), or what a ``window`` over the modules to come decides (`zerocalc.formulas.windows`). ``order``: in which tensors go into
+    ``tensor`` of it, as many as a ``bucket`` of the reduce size takes, as many as PyTorch's DDP makes (``arrival``: tensors as their gradients come,
+    up to so many bytes), or what a ``window`` over the modules to come decides (formulas/windows.py). ``order``: in which tensors go into
     buckets, as their gradients come (``arrival``) or as the ``model`` lists them while nothing overlaps. ``beyond``: where the modules are not known,
     only what is more than an option's number of elements. ``per``: a ``micro_batch``, a ``step``, or a ``reduction`` (which the stage's ``sync``
     says). ``over``: the ``shards`` of one copy, or its ``replicas``. ``when`` and ``unless``: only where an option is set, or is not.
@@ -84,9 +84,9 @@ class FrameworkStage(Spec):
 
     ``sync``: whether gradients are reduced once a step or after every micro-batch. ``states``: the stage as which the recipe's rows are sharded,
     where that is another one, ``states_if_overlapped`` where reduction overlaps backward and nothing accumulates. ``gradients_unless``: options in
-    whose place rows of the stage's own stand for gradients. ``pads``: how shards are rounded up. ``gradients_until``: the last moment of gradients. A stage without ``moves`` and
-    ``holds`` runs as [ZeRO] describes, by ZeRO's options: ``reduce_buffers`` are its buckets held at once when reduction overlaps backward, which
-    it does, unless told otherwise, where it ``overlaps``.
+    whose place rows of the stage's own stand for gradients. ``pads``: how shards are rounded up. ``gradients_until``: the last moment of gradients.
+    A stage without ``moves`` and ``holds`` runs as [ZeRO] describes, by ZeRO's options: ``reduce_buffers`` are its buckets held at once when
+    reduction overlaps backward, which it does, unless told otherwise, where it ``overlaps``.
     """
 
     stage: Stage

@@ -175,6 +175,10 @@ class Job(Spec):
             raise FieldError("zero.gather", "broadcast is a variant of stage 3, which is not among the stages asked for")
         if z.defer_grad_sync and not {2, 3} & set(self.stages):
             raise FieldError("zero.defer_grad_sync", "is for stages 2 and 3; the others reduce once a step anyway")
+        if z.secondary_group and 3 not in self.stages:
+            raise FieldError("zero.secondary_group", "is a second copy of the weights that stage 3 shards, and stage 3 is not asked for")
+        if z.reduce_to_owner and not {1, 2} & set(self.stages):
+            raise FieldError("zero.reduce_to_owner", "is for stages 1 and 2, none of which is asked for")
         if z.gather == "broadcast" and self.model.is_bare and self.model.blocks is None:
             raise FieldError("zero.gather", "broadcast sends block by block: say how many blocks the parameters are cut into (model.blocks)")
 
@@ -186,6 +190,8 @@ class Job(Spec):
         every = self.dp * self.parallel.cp
         if z.shard_group and every % z.shard_group:
             raise FieldError("zero.shard_group", f"{z.shard_group} does not divide the {every} ranks that hold the same parameters")
+        if z.secondary_group and self.shards % z.secondary_group:
+            raise FieldError("zero.secondary_group", f"{z.secondary_group} does not divide the {self.shards} ranks over which weights are sharded")
         if z.shard_group and z.shard_group < every and all(self.framework.stage(stage).published for stage in self.stages):
             raise FieldError("zero.shard_group", f"{self.framework.name} does not say how copies are kept alike")
 

@@ -95,7 +95,7 @@ class Zero(Spec):
 
     def chosen(self, when: str | None, unless: tuple[str, ...] = ()) -> bool:
         """Whether what is there only ``when`` one option is set, and ``unless`` others are, is there."""
-        return (when is None or bool(getattr(self, when))) and not any([getattr(self, option) for option in unless])
+        return (when is None or bool(getattr(self, when))) and not any(getattr(self, option) for option in unless)
 
     @property
     def fragmentation_fraction(self) -> float:

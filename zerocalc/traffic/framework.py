@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from zerocalc.formulas.formula import ceil_div
 from zerocalc.modules.rank import Rank
-from zerocalc.modules.visits import windowed
+from zerocalc.modules.visits import listed_whole, windowed
 from zerocalc.schedule import Collective, Fabric, Link, collective
 from zerocalc.spec.framework import FrameworkStage, Move
 from zerocalc.spec.job import Job
@@ -89,13 +89,17 @@ def _parts(job: Job, rank: Rank, behaviour: FrameworkStage, move: Move) -> list[
         chosen = [u for u in rank.units if not move.units or u.place in move.units]
         ordered = chosen if move.moment == "forward" else chosen[::-1]
         return [(u.name, (u.padded or u.elements) if move.padded else u.elements, u.count) for u in ordered]
-    if rank.arch is not None and trained == rank.parameters:
-        if move.by == "arrival":
-            return grouped(_arrivals(job, rank))
-        if move.by == "bucket":
-            return buckets(job, rank, move, overlapped=job.overlaps(behaviour.stage))
-        if move.by == "tensor":
-            return grouped(rank.tensors(move.of))
+    if move.by == "arrival" and rank.arch is not None and trained == rank.parameters:
+        return grouped(_arrivals(job, rank))
+    if move.by == "tensor" and rank.split == 1:
+        return grouped(rank.tensors(move.of))
+    if move.by == "bucket" and listed_whole(job, rank):
+        return buckets(job, rank, move, overlapped=job.overlaps(behaviour.stage))
+    return _of_unknown(job, rank, move, trained)
+
+
+def _of_unknown(job: Job, rank: Rank, move: Move, trained: int) -> list[tuple[str, int, int]]:
+    """As `_parts`, where nothing is known but how many parameters there are."""
     whole = rank.padded if move.padded and rank.padded and trained == rank.parameters else trained
     if move.of != "all":
         whole = rank.part(move.of)
