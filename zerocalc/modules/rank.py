@@ -144,7 +144,7 @@ def rounded(holds: Rank, job: Job, rule: str) -> Rank:
     item_bytes = DTYPE_BYTES[job.gather_dtype]
     if rule in WHOLE_MODEL:
         every = [shape for count, modules in arch.all_groups() for shape in shapes(modules) * count]
-        return replaced(holds, padded=padded(every, rule, job.shards, item_bytes))
+        return replaced(holds, padded=padded(every, rule, job.shards, item_bytes), rule=rule)
     cut = rounded_up(holds.units, arch, rule, job.shards, item_bytes)
     return replaced(holds, units=cut, padded=sum([unit.count * unit.padded for unit in cut]), rule=rule)
 

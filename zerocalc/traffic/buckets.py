@@ -13,6 +13,8 @@ from zerocalc.modules.visits import tensors
 from zerocalc.spec.framework import Move
 from zerocalc.spec.job import Job
 
+FLAT = "flat_twice"
+"""Padding of all parameters as one flat buffer, of which each rank owns a share."""
 Part = tuple[str, int, int]
 """(name, elements, calls)."""
 
@@ -25,25 +27,41 @@ def buckets(job: Job, rank: Rank, move: Move, *, overlapped: bool) -> list[Part]
     counts = filled([sizes[number] for number in order], job.zero.reduce_bucket_size)
     ends = list(accumulate(counts))
     groups = [order[end - count : end] for end, count in zip(ends, counts, strict=True)]
-    if move.op == "reduce":
-        return grouped(_owned(groups, sizes, listed, rank))
+    if move.op == "reduce" or rank.rule == FLAT:
+        starts = dict(zip(listed, accumulate([0, *[sizes[n] for n in listed[:-1]]]), strict=True))
+        owned = [_owned([(starts[n], sizes[n]) for n in group], (rank.padded or sum(sizes)) // rank.shards) for group in groups]
+        if move.op == "reduce":
+            return grouped([size for pieces in owned for size in _together(pieces)])
+        return grouped([size for pieces in owned for size in _sent(pieces, job.zero.reduce_bucket_size)])
     each = move.padded and rank.rule == "tensor"
     return grouped([sum([ceil_div(sizes[n], rank.shards) * rank.shards if each else sizes[n] for n in group]) for group in groups])
 
 
-def _owned(groups: Iterable[Iterable[int]], sizes: list[int], listed: list[int], rank: Rank) -> list[int]:
-    """Elements of each bucket by the rank that keeps them: the flat buffer, in the model's order, is cut into equal shares."""
-    share = (rank.padded or sum(sizes)) // rank.shards
-    starts = dict(zip(listed, accumulate([0, *[sizes[n] for n in listed[:-1]]]), strict=True))
-    calls: list[int] = []
-    for group in groups:
-        owners: Counter[int] = Counter()
-        for number in group:
-            start, end = starts[number], starts[number] + sizes[number]
-            for owner in range(start // share, ceil_div(end, share)):
-                owners[owner] += min(end, (owner + 1) * share) - max(start, owner * share)
-        calls += owners.values()
-    return calls
+def _owned(group: Iterable[tuple[int, int]], share: int) -> list[tuple[int, int]]:
+    """A bucket's tensors (start in the flat buffer, size) as pieces (owner, elements): the buffer is cut into equal shares."""
+    pieces: list[tuple[int, int]] = []
+    for start, size in group:
+        for owner in range(start // share, ceil_div(start + size, share)):
+            pieces.append((owner, min(start + size, (owner + 1) * share) - max(start, owner * share)))
+    return pieces
+
+
+def _together(pieces: Iterable[tuple[int, int]]) -> Iterable[int]:
+    owners: Counter[int] = Counter()
+    for owner, size in pieces:
+        owners[owner] += size
+    return owners.values()
+
+
+def _sent(pieces: list[tuple[int, int]], most: int) -> list[int]:
+    """The calls that reduce one bucket for all owners: one, but for a tensor larger than a bucket, which is cut where a share ends."""
+    calls, filled = [], 0
+    for _, size in pieces:
+        filled += size
+        if filled > most:
+            calls.append(filled)
+            filled = 0
+    return [*calls, filled] if filled else calls
 
 
 def merged(parts: Iterable[Part]) -> list[Part]:
