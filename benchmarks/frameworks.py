@@ -43,19 +43,27 @@ OFTEN = {"micro_batch": "micro-batch", "step": "step"}
 
 LEFT_OUT: dict[str, list[str]] = {
     "deepspeed": [
-        "Control collectives (overflow flag, gradient norm, the check that all ranks saw the same trace): up to 3 calls of 8 bytes a step; those of the first two steps too.",
-        "A module without tensors beside an MLP's activation (GPT-2's dropout): one more place to prefetch from, so that a call may be split in two; bytes stay.",
-        "Layers that are not called in the order of their list, and experts that are called one by one: the trace would change from step to step, and DeepSpeed asks "
-        "for `set_z3_leaf_module` then, which is how experts are counted.",
+        "Control collectives (overflow flag, gradient norm, the check that all ranks saw the same trace): up to 3 calls of 8 bytes a step. "
+        "The first two steps, in which the order of modules is not known yet and nothing is prefetched.",
+        "A module without tensors beside an MLP's activation (GPT-2's dropout) is one more place to prefetch from: a call may be split in "
+        "two; bytes stay.",
+        "Layers that are not called in the order of their list, and experts called one by one, change the trace from step to step; "
+        "DeepSpeed asks for "
+        "`set_z3_leaf_module` then, which is how experts are counted.",
         "recompute_every: recomputed layers are taken as the first ones of their kind, not as every k-th; bytes differ by a window at most.",
-        "Pipeline stages, adapters and bare parameter counts: stage 3's windows and bucket edges are not followed; backward gathers what is beyond max_reuse_distance.",
-        "A coalesced gather's output beside the tensors that are copied out of it: up to prefetch_bucket_size elements and a tensor, for the time of the copy.",
-        "Stage 1 with overlap_comm: the gradient of a tensor that is larger than a bucket is freed one bucket later (one tensor).",
-        "Stage 1 in fp32: a rank whose share lies within one tensor keeps that tensor's gradient and makes no copy: at most the largest tensor, less P/N.",
-        "contiguous_gradients off: gradients that wait and their flat copy are counted as one full bucket each, an upper bound.",
-        "Buckets cut where tensors are listed in another order than assumed (norms of attention heads, say): sizes of two calls differ by these tensors.",
-        "Quantised weights and gradients (qwZ, qgZ), MiCS, ZenFlow, Muon, compiled stage 3: not offered; qwZ would halve gathers, qgZ quarter reductions.",
-        "Offload to host and drives: not modelled yet (`deepspeed_offload` was recorded: 18·P/N of host memory a rank).",
+        "Pipeline stages, adapters and bare parameter counts: windows and edges of buckets are not followed; backward gathers what is beyond "
+        "max_reuse_distance, and gradients on a share's edges are not counted (two tensors at most).",
+        "A coalesced gather's output, beside the tensors copied out of it: up to prefetch_bucket_size elements and a tensor, for the time "
+        "of the copy.",
+        "Stage 1 with overlap_comm: the gradient of a tensor larger than a bucket is freed one bucket later (one tensor).",
+        "Stage 1 in fp32: a rank whose share lies within one tensor keeps that tensor's gradient and makes no copy: the largest tensor, "
+        "less P/N, at most.",
+        "contiguous_gradients off: gradients that wait and their flat copy are counted as a full bucket each, an upper bound.",
+        "Buckets where tensors are listed in another order than assumed (norms of attention heads): sizes of two calls differ by these tensors.",
+        "Quantised gradients (qgZ) would cut reductions to 4 bits and a scale, in two all-to-alls; MiCS, ZenFlow, Muon and compiled stage "
+        "3: not offered.",
+        "qwZ: the int8 copy beside the weights made of it, a gather's elements in bytes.",
+        "Offload to host and drives: not offered (recorded: 18·P/N bytes of host memory a rank at every stage).",
         "The allocator, NCCL's buffers and kernels' workspace: nothing was recorded on a GPU.",
     ],
     "fsdp1": ["Memory beside states is taken as FSDP2's, which was measured. Clipping: one all-reduce of 4 bytes."],

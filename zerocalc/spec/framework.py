@@ -13,9 +13,9 @@ Part = Literal["all", "trainable", "persistent", "partitioned", "root", "embeddi
 """Parts of the parameters; ``tensor``: the largest one; ``edges``: what tensors with a part in a rank's share have beyond it, and the one whose
 gradient is being made."""
 Limit = Literal["reduce_bucket_size", "sub_group_size", "max_live_parameters", "max_reuse_distance"]
-Choice = Literal["secondary_group", "reduce_to_owner", "grad_accum_dtype", "contiguous_gradients"]
+Choice = Literal["secondary_group", "reduce_to_owner", "grad_accum_dtype", "contiguous_gradients", "quantised_weights"]
 """Options of ZeRO's by which rows are there or not."""
-TrafficDtype = Literal["gather", "reduce", "compute", "weights", "fp32"]
+TrafficDtype = Literal["gather", "reduce", "compute", "weights", "fp32", "int8"]
 """Words for what a recipe says, or a dtype."""
 
 
@@ -26,7 +26,8 @@ class Move(Spec):
     ``tensor`` of it, as many as a ``bucket`` of the reduce size takes, as many as PyTorch's DDP makes (``arrival``: tensors as their gradients come,
     up to so many bytes), or what a ``window`` over the modules to come decides (formulas/windows.py). ``order``: in which tensors go into
     buckets, as their gradients come (``arrival``) or as the ``model`` lists them while nothing overlaps. ``beyond``: where the modules are not known,
-    only what is more than an option's number of elements. ``per``: a ``micro_batch``, a ``step``, or a ``reduction`` (which the stage's ``sync``
+    only what is more than an option's number of elements. ``scale_per``: each call is followed by one of fp32 scales, for about so many elements one
+    (`window` only). ``per``: a ``micro_batch``, a ``step``, or a ``reduction`` (which the stage's ``sync``
     says). ``over``: the ``shards`` of one copy, or its ``replicas``. ``when`` and ``unless``: only where an option is set, or is not.
     """
 
@@ -41,6 +42,7 @@ class Move(Spec):
     beyond: Limit | None = None
     units: tuple[Literal["root", "embedding", "layer", "head"], ...] = ()
     dtype: TrafficDtype
+    scale_per: Whole | None = None
     per: Literal["micro_batch", "step", "reduction"]
     over: Literal["shards", "replicas"] = "shards"
     overlapped: StrictBool = False

@@ -19,7 +19,7 @@ DEFAULT_FRAMEWORK = "paper"
 OPTIONS = (
     *("grad_sync", "defer_grad_sync", "gather", "reduce_dtype", "buffers", "reduce_bucket_size", "allgather_bucket_size", "overlap_comm"),
     *("shard_group", "sub_group_size", "max_live_parameters", "max_reuse_distance", "prefetch_bucket_size", "persistence_threshold"),
-    *("secondary_group", "reduce_to_owner", "grad_accum_dtype", "contiguous_gradients"),
+    *("secondary_group", "reduce_to_owner", "grad_accum_dtype", "contiguous_gradients", "quantised_weights"),
 )
 """Choices of ZeRO's that not every framework offers."""
 DEFAULT_OF = (("recipe", "framework"), ("implementation", "framework"), ("loss", "implementation"))
@@ -177,6 +177,8 @@ class Job(Spec):
             raise FieldError("zero.defer_grad_sync", "is for stages 2 and 3; the others reduce once a step anyway")
         if z.secondary_group and 3 not in self.stages:
             raise FieldError("zero.secondary_group", "is a second copy of the weights that stage 3 shards, and stage 3 is not asked for")
+        if z.quantised_weights and 3 not in self.stages:
+            raise FieldError("zero.quantised_weights", "is how stage 3 gathers weights, and stage 3 is not asked for")
         if z.reduce_to_owner and not {1, 2} & set(self.stages):
             raise FieldError("zero.reduce_to_owner", "is for stages 1 and 2, none of which is asked for")
         if z.gather == "broadcast" and self.model.is_bare and self.model.blocks is None:

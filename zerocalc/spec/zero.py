@@ -47,6 +47,7 @@ class Zero(Spec):
     reduce_to_owner: StrictBool = False
     grad_accum_dtype: Literal["fp32"] | None = None
     contiguous_gradients: StrictBool = True
+    quantised_weights: StrictBool = False
     max_live_parameters: Window = DEFAULT_LIVE_ELEMENTS
     max_reuse_distance: Window = DEFAULT_LIVE_ELEMENTS
     prefetch_bucket_size: Window = DEFAULT_PREFETCH_ELEMENTS

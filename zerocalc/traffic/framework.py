@@ -38,9 +38,10 @@ def framework_traffic(job: Job, rank: Rank, behaviour: FrameworkStage) -> list[C
 
 
 def _calls(
-    job: Job, rank: Rank, behaviour: FrameworkStage, move: Move, link: Link, parts: Iterable[tuple[str, int, int]], repeats: int
+    job: Job, rank: Rank, behaviour: FrameworkStage, move: Move, link: Link, parts: Iterable[tuple[str, int, int]], repeats: int,
+    word: str = "",
 ) -> list[Collective]:  # fmt: skip
-    dtype = job.dtype_of(move.dtype)
+    dtype = job.dtype_of(word or move.dtype)
     size = DTYPE_BYTES[dtype]
     shards = rank.shards if move.over == "replicas" else 1
     return [
@@ -68,11 +69,23 @@ def _windowed(job: Job, rank: Rank, behaviour: FrameworkStage, move: Move, known
             first.append(("", elements, count))
             second.append(("", elements, count * (micro_batches - 1)))
     source = job.framework.source
-    out = _calls(job, rank, behaviour, move, Link("dp", n, _fabric(job, move), source), merged(first), 1)
+    out = _gathered(job, rank, behaviour, move, Link("dp", n, _fabric(job, move), source), merged(first))
     if group is not None and group > 1:
         near: Fabric = "node" if group * job.parallel.tp * job.parallel.pp <= job.cluster.gpus_per_node else "network"
-        out += _calls(job, rank, behaviour, move, Link("dp", group, near, source), merged(second), 1)
+        out += _gathered(job, rank, behaviour, move, Link("dp", group, near, source), merged(second))
     return out
+
+
+def _gathered(job: Job, rank: Rank, behaviour: FrameworkStage, move: Move, link: Link, parts: list[tuple[str, int, int]]) -> list[Collective]:
+    """Gathers of weights, and of the scales that quantised ones need."""
+    out = _calls(job, rank, behaviour, move, link, parts, 1)
+    if move.scale_per is None:
+        return out
+    from zerocalc.formulas.quantisation import scales  # most gathers are of weights as they are
+
+    n = link.ranks
+    counts = [("scales of", scales(elements=elements // n, scale_per=move.scale_per) * n, count) for _, elements, count in parts]
+    return out + _calls(job, rank, behaviour, move, link, merged(counts), 1, "fp32")
 
 
 def _repeats(job: Job, behaviour: FrameworkStage, move: Move) -> int:
