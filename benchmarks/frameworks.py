@@ -19,8 +19,8 @@ INTRODUCTION = """# Frameworks
 Printed by `python benchmarks/frameworks.py` from presets/frameworks; a test refuses this page when it is stale.
 
 P is the number of parameters, N the ranks that share one copy of the states. A recipe's rows (weights, gradients, optimizer states) are divided by N
-from the stage on that the recipe says; what a framework holds beside them, and what it sends, is below. Moments: load (at rest), forward (its end), loss,
-backward start, backward end, step.
+from the stage on that the recipe says; what a framework holds beside them, and what it sends, is below. Moments: load (at rest), forward (its end),
+loss, backward start, backward end, step.
 """
 
 MOMENTS = {"load": "load", "forward": "forward", "loss": "loss", "backward_start": "backward start", "backward_end": "backward end", "step": "step"}

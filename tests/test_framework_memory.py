@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.test_frameworks import answer
-from zerocalc import Job
+from zerocalc import Job, estimate
 from zerocalc.formulas.buffers import filled, touched
 from zerocalc.modules.rank import rank
 from zerocalc.modules.visits import tensors
@@ -67,3 +67,49 @@ def test_tensors_with_a_part_in_a_share(sizes: list[int], shards: int) -> None:
         inside = [n for n, end in enumerate(ends) if end > shard * share and end - sizes[n] < (shard + 1) * share]
         assert amount == sum(sizes[n] for n in inside)
         assert first == (0 in inside)
+
+
+TOY = {"kind": "llama", "layers": 4, "hidden": 128, "heads": 4, "kv_heads": 2, "ffn": 352, "vocab": 1000}
+MODELS: tuple[dict[str, Any], ...] = (
+    TOY,
+    {**TOY, "lora": {"rank": 4}},
+    {"params": 10**7},
+    {"params": 10**7, "blocks": 4},
+    {**TOY, "tied_embeddings": True},
+)
+ZERO = st.fixed_dictionaries(
+    {
+        "stage": st.integers(0, 3), "reduce_bucket_size": st.integers(1, 10**6), "overlap_comm": st.none() | st.booleans(),
+        "contiguous_gradients": st.booleans(), "grad_accum_dtype": st.sampled_from([None, "fp32"]), "max_live_parameters": st.integers(0, 10**6),
+        "max_reuse_distance": st.integers(0, 10**6), "prefetch_bucket_size": st.integers(0, 10**6), "persistence_threshold": st.integers(0, 10**5),
+    }
+)  # fmt: skip
+
+
+@given(
+    zero=ZERO, model=st.sampled_from(MODELS), gpus=st.sampled_from([1, 2, 8, 48]), accumulation=st.integers(1, 3), tp=st.sampled_from([1, 2]),
+    pp=st.sampled_from([1, 2]), extra=st.sampled_from(["secondary_group", "quantised_weights", "reduce_to_owner", None]),
+    recompute=st.sampled_from(["none", "full"]), reentrant=st.booleans(),
+)  # fmt: skip
+def test_any_choice_of_options(
+    zero: dict[str, Any], model: dict[str, Any], gpus: int, accumulation: int, tp: int, pp: int, extra: str | None, recompute: str, reentrant: bool
+) -> None:
+    if gpus < tp * pp:
+        tp = pp = 1
+    if extra is not None and (zero["stage"] in (1, 2)) == (extra == "reduce_to_owner") and zero["stage"]:
+        zero = {**zero, extra: gpus // (tp * pp) if extra == "secondary_group" else True}
+    job = {
+        "model": model, "cluster": {"gpus": gpus}, "framework": "deepspeed", "zero": zero, "parallel": {"tp": tp, "pp": pp},
+        "training": {"accumulation": accumulation, "recompute": recompute, "reentrant": reentrant},
+    }  # fmt: skip
+    of = estimate(Job.model_validate(job))
+    gpu = of.memory.gpu
+    assert gpu.peak_bytes == max(gpu.moments.values())
+    assert all(t.bytes >= 0 for t in gpu.terms)
+    shards = gpus // (tp * pp)
+    sent = [c for c in of.communication.collectives if c.group == "dp" and c.moment == "backward" and "gradients" in c.what]
+    assert bool(sent) == (shards > 1)
+    if sent and "lora" not in model:
+        own = rank(Job.model_validate(job)).parameters
+        rounds = accumulation if zero["stage"] > 1 else 1
+        assert 2 * own * rounds <= sum(c.tensor_bytes * c.count for c in sent) <= 2 * (own + 100 * shards) * rounds

@@ -348,7 +348,7 @@ def test_plan_json_loads_only_what_it_needs() -> None:
     assert not under(modules, *HEAVY)
     others = [f"zerocalc.cli.{other}" for other in COMMANDS if other != "plan"]
     views = [f"zerocalc.{view}" for view in ("render", "interop", "explained", "walk", "papers", "recomputed", "counting", "comparison")]
-    assert not under(modules, *others, *views, "zerocalc.formulas.published", "zerocalc.formulas.estimators")
+    assert not under(modules, *others, *views, "zerocalc.formulas.published", "zerocalc.formulas.estimators", "zerocalc.formulas.windows")
 
 
 def test_a_refusal_loads_no_rich() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from zerocalc.ledger import ACTIVATION_KINDS, MOMENTS, STATE_KINDS, Ledger, block, join
 from zerocalc.memory.activations import activations
 from zerocalc.memory.buffers import DEFRAGMENTED, buffers, fragmentation, gathered, runtime
-from zerocalc.memory.framework import held
 from zerocalc.memory.states import states
 from zerocalc.modules.rank import Rank, rank, rounded
 from zerocalc.results import AtPeak, Communication, Estimate, GpuMemory, HostMemory, Memory
@@ -15,7 +14,6 @@ from zerocalc.spec.framework import FrameworkStage
 from zerocalc.spec.job import Job
 from zerocalc.spec.recipe import DTYPE_BYTES
 from zerocalc.traffic.dp import data_parallel
-from zerocalc.traffic.framework import framework_traffic
 from zerocalc.traffic.model_parallel import model_parallel, unknown_traffic
 
 LARGEST = 3
@@ -42,8 +40,12 @@ def estimate_with_assumptions(job: Job, stage: int | None = None) -> tuple[Estim
     behaviour = job.framework.stage(stage)
     holds = rounded(rank(job), job, behaviour.pads)
     ledger = build_ledger(job, holds, behaviour)
-    published = behaviour.published
-    across = data_parallel(job, holds, stage, behaviour.sync, job.overlaps(stage)) if published else framework_traffic(job, holds, behaviour)
+    if behaviour.published:
+        across = data_parallel(job, holds, stage, behaviour.sync, job.overlaps(stage))
+    else:
+        from zerocalc.traffic.framework import framework_traffic  # what runs as published does without
+
+        across = framework_traffic(job, holds, behaviour)
     schedule = merge((across, model_parallel(job, holds)))
     memory = _memory(ledger)
     answer = Estimate(behaviour.name, stage, memory, _communication(job, holds, schedule, stage), None, _fits(job, memory.gpu))
@@ -78,6 +80,8 @@ def build_ledger(job: Job, holds: Rank, behaviour: FrameworkStage) -> Ledger:
             gathered(holds, stage, gather_dtype=job.gather_dtype, adapter_dtype=recipe.gather, units_in_flight=job.framework.units_in_flight),
         ]
     else:
+        from zerocalc.memory.framework import held  # as above
+
         parts.append(held(job, holds, behaviour, kept))
     if job.model.quantised is not None and holds.stored is None:
         parts.append(DEQUANTISED)

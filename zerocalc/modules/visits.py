@@ -55,13 +55,18 @@ def tensors(job: Job, arch: Architecture) -> tuple[list[int], list[int]]:
     split = job.parallel.tp
     sizes: list[int] = []
     listed: list[int] = []
-    for modules, in_layer in [(arch.before, False), *[(group, True) for group in arch.in_order()[1:-1]], (arch.after, False)]:
+    for count, modules, in_layer in [(1, arch.before, False), *[(count, group, True) for count, group in arch.groups], (1, arch.after, False)]:
+        own: list[int] = []
+        order: list[int] = []
         late: list[int] = []
         for module in modules:
+            first = len(own)
+            own += [size for leaf in _leaves((module,), split) for size in leaf.own]
+            (late if in_layer and module.component == "norms" and len(module.parameter_rows) == 1 else order).extend(range(first, len(own)))
+        for _ in range(count):
             first = len(sizes)
-            sizes += [size for leaf in _leaves((module,), split) for size in leaf.own]
-            (late if in_layer and module.component == "norms" and len(module.parameter_rows) == 1 else listed).extend(range(first, len(sizes)))
-        listed += late
+            listed += [first + number for number in (*order, *late)]
+            sizes += own
     return sizes, listed
 
 

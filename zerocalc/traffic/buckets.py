@@ -27,14 +27,21 @@ def buckets(job: Job, rank: Rank, move: Move, *, overlapped: bool) -> list[Part]
     counts = filled([sizes[number] for number in order], job.zero.reduce_bucket_size)
     ends = list(accumulate(counts))
     groups = [order[end - count : end] for end, count in zip(ends, counts, strict=True)]
-    if move.op == "reduce" or rank.rule == FLAT:
-        starts = dict(zip(listed, accumulate([0, *[sizes[n] for n in listed[:-1]]]), strict=True))
-        owned = [_owned([(starts[n], sizes[n]) for n in group], (rank.padded or sum(sizes)) // rank.shards) for group in groups]
-        if move.op == "reduce":
-            return grouped([size for pieces in owned for size in _together(pieces)])
-        return grouped([size for pieces in owned for size in _sent(pieces, job.zero.reduce_bucket_size)])
     each = move.padded and rank.rule == "tensor"
-    return grouped([sum([ceil_div(sizes[n], rank.shards) * rank.shards if each else sizes[n] for n in group]) for group in groups])
+    totals = [sum([ceil_div(sizes[n], rank.shards) * rank.shards if each else sizes[n] for n in group]) for group in groups]
+    most = job.zero.reduce_bucket_size
+    if move.op != "reduce" and not (rank.rule == FLAT and max(totals) > most):
+        return grouped(totals)
+    starts = dict(zip(listed, accumulate([0, *[sizes[n] for n in listed[:-1]]]), strict=True))
+    share = (rank.padded or sum(sizes)) // rank.shards
+    calls: list[int] = []
+    for group, total in zip(groups, totals, strict=True):
+        if move.op != "reduce" and total <= most:
+            calls.append(total)
+            continue
+        pieces = _owned([(starts[n], sizes[n]) for n in group], share)
+        calls += _together(pieces) if move.op == "reduce" else _sent(pieces, most)
+    return grouped(calls)
 
 
 def _owned(group: Iterable[tuple[int, int]], share: int) -> list[tuple[int, int]]:

@@ -44,10 +44,11 @@ def _calls(
     dtype = job.dtype_of(word or move.dtype)
     size = DTYPE_BYTES[dtype]
     shards = rank.shards if move.over == "replicas" else 1
+    hidden = move.overlapped and job.overlaps(behaviour.stage)
     return [
         collective(
             link, move.moment, move.op, f"{name} {move.what}".strip(), dtype, ceil_div(elements, shards) * size, count * repeats,
-            move.overlapped and job.overlaps(behaviour.stage),
+            hidden,
         )
         for name, elements, count in parts
         if elements
