@@ -60,9 +60,11 @@ def tensors(job: Job, arch: Architecture) -> tuple[list[int], list[int]]:
         order: list[int] = []
         late: list[int] = []
         for module in modules:
-            first = len(own)
-            own += [size for leaf in _leaves((module,), split) for size in leaf.own]
-            (late if in_layer and module.component == "norms" and len(module.parameter_rows) == 1 else order).extend(range(first, len(own)))
+            rows = [row for _, numbers in _called(module) for row in numbers]
+            places = {row: len(own) + place for place, row in enumerate(rows)}
+            own += [ceil_div(math.prod(module.parameter_rows[row][1]), split) for row in rows]
+            behind = in_layer and module.component == "norms" and len(rows) == 1
+            (late if behind else order).extend([places[row] for row in range(len(rows))])
         for _ in range(count):
             first = len(sizes)
             listed += [first + number for number in (*order, *late)]
@@ -89,15 +91,19 @@ def _node(module: Module, split: int) -> Node:
 
 def _leaves(modules: Iterable[Module], split: int) -> tuple[Node, ...]:
     """The modules that have tensors, and activations, of some modules, as they are called."""
-    leaves: list[Node] = []
-    for module in modules:
-        sizes: dict[str, list[int]] = {}
-        for name, shape, _ in module.parameter_rows:
-            sizes.setdefault(name.rpartition(".")[0], []).append(ceil_div(math.prod(shape), split))
-        if "mlp.up" in sizes:  # a module without tensors
-            sizes["mlp.gate_activation" if "mlp.gate" in sizes else "mlp.up_activation"] = []
-        leaves += [Node(tuple(sizes[name])) for name in sorted(sizes, key=_place)]
-    return tuple(leaves)
+    return tuple([
+        Node(tuple([ceil_div(math.prod(module.parameter_rows[row][1]), split) for row in rows])) for module in modules for _, rows in _called(module)
+    ])  # fmt: skip
+
+
+def _called(module: Module) -> list[tuple[str, list[int]]]:
+    """A module's own modules with the numbers of their tensors, as they are called."""
+    rows: dict[str, list[int]] = {}
+    for number, (name, _, _) in enumerate(module.parameter_rows):
+        rows.setdefault(name.rpartition(".")[0], []).append(number)
+    if "mlp.up" in rows:  # a module without tensors
+        rows["mlp.gate_activation" if "mlp.gate" in rows else "mlp.up_activation"] = []
+    return sorted(rows.items(), key=lambda item: _place(item[0]))
 
 
 def _place(name: str) -> int:
