@@ -38,6 +38,7 @@ PADS = {
 CALLS = {
     "unit": "each unit", "whole": "once for all", "tensor": "each tensor", "bucket": "buckets of reduce_bucket_size",
     "arrival": "buckets of 25 MiB, the first of 1 MiB", "window": "as the windows decide",
+    "hops": "each tensor, in 4 bits: within a node, then between nodes; vectors as they are",
 }  # fmt: skip
 OFTEN = {"micro_batch": "micro-batch", "step": "step"}
 
@@ -60,8 +61,7 @@ LEFT_OUT: dict[str, list[str]] = {
         "less P/N, at most.",
         "contiguous_gradients off: gradients that wait and their flat copy are counted as a full bucket each, an upper bound.",
         "Buckets where tensors are listed in another order than assumed (norms of attention heads): sizes of two calls differ by these tensors.",
-        "Quantised gradients (qgZ) would cut reductions to 4 bits and a scale, in two all-to-alls; MiCS, ZenFlow, Muon and compiled stage "
-        "3: not offered.",
+        "qgZ's buffers: a tensor in 4 bits, twice. MiCS, ZenFlow, Muon and compiled stage 3: not offered.",
         "qwZ: the int8 copy beside the weights made of it, a gather's elements in bytes.",
         "Offload to host and drives: not offered (recorded: 18·P/N bytes of host memory a rank at every stage).",
         "The allocator, NCCL's buffers and kernels' workspace: nothing was recorded on a GPU.",

@@ -88,7 +88,7 @@ ZERO = st.fixed_dictionaries(
 
 @given(
     zero=ZERO, model=st.sampled_from(MODELS), gpus=st.sampled_from([1, 2, 8, 48]), accumulation=st.integers(1, 3), tp=st.sampled_from([1, 2]),
-    pp=st.sampled_from([1, 2]), extra=st.sampled_from(["secondary_group", "quantised_weights", "reduce_to_owner", None]),
+    pp=st.sampled_from([1, 2]), extra=st.sampled_from(["secondary_group", "quantised_weights", "quantised_gradients", "reduce_to_owner", None]),
     recompute=st.sampled_from(["none", "full"]), reentrant=st.booleans(),
 )  # fmt: skip
 def test_any_choice_of_options(
@@ -96,6 +96,8 @@ def test_any_choice_of_options(
 ) -> None:
     if gpus < tp * pp:
         tp = pp = 1
+    if extra == "quantised_gradients" and (gpus % 8 or tp * pp > 1):
+        extra = None
     if extra is not None and (zero["stage"] in (1, 2)) == (extra == "reduce_to_owner") and zero["stage"]:
         zero = {**zero, extra: gpus // (tp * pp) if extra == "secondary_group" else True}
     job = {
@@ -109,7 +111,25 @@ def test_any_choice_of_options(
     shards = gpus // (tp * pp)
     sent = [c for c in of.communication.collectives if c.group == "dp" and c.moment == "backward" and "gradients" in c.what]
     assert bool(sent) == (shards > 1)
-    if sent and "lora" not in model:
+    if sent and "lora" not in model and not zero.get("quantised_gradients"):
         own = rank(Job.model_validate(job)).parameters
         rounds = accumulation if zero["stage"] > 1 else 1
         assert 2 * own * rounds <= sum(c.tensor_bytes * c.count for c in sent) <= 2 * (own + 100 * shards) * rounds
+
+
+@pytest.mark.parametrize(
+    ("zero", "words"),
+    [
+        ({"secondary_group": 3}, "3 does not divide the 8 ranks"),
+        ({"secondary_group": 4, "stage": 2}, "stage 3 is not asked for"),
+        ({"quantised_weights": True, "stage": 1}, "stage 3 is not asked for"),
+        ({"quantised_gradients": True, "stage": 1}, "stage 3 is not asked for"),
+        ({"quantised_gradients": True, "stage": 3}, "needs whole nodes of 16 ranks"),
+        ({"reduce_to_owner": True, "stage": 3}, "is for stages 1 and 2"),
+        ({"grad_accum_dtype": "bf16"}, "fp32"),
+    ],
+)
+def test_options_that_mean_nothing_are_refused(zero: dict[str, Any], words: str) -> None:
+    job = {"model": TOY, "cluster": {"gpus": 8, "gpus_per_node": 16}, "framework": "deepspeed", "zero": zero}
+    with pytest.raises(ValueError, match=words):
+        Job.model_validate(job)

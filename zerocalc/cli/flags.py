@@ -86,6 +86,7 @@ FLAGS = (
     Flag("--shard-group", "zero.shard_group", "N", "Hybrid sharding: shards over N ranks, copies over the rest.", ZERO),
     Flag("--secondary-group", "zero.secondary_group", "N", "hpZ: a second copy of stage 3's weights in each N ranks.", ZERO),
     Flag("--quantised-weights", "zero.quantised_weights", "", "qwZ: stage 3 gathers weights in int8.", ZERO),
+    Flag("--quantised-gradients", "zero.quantised_gradients", "", "qgZ: stage 3 reduces in 4 bits, in and between nodes.", ZERO),
     Flag("--reduce-to-owner", "zero.reduce_to_owner", "", "Stages 1 and 2: reduce to each owner (default all-reduce).", ZERO),
     Flag("--grad-accum-dtype", "zero.grad_accum_dtype", "fp32", "Dtype in which gradients are added up, if not their own.", ZERO),
     Flag("--contiguous-gradients", "zero.contiguous_gradients", "", "Copy gradients into the bucket as they come (default on).", RESIDUAL),

@@ -13,7 +13,7 @@ Part = Literal["all", "trainable", "persistent", "partitioned", "root", "embeddi
 """Parts of the parameters; ``tensor``: the largest one; ``edges``: what tensors with a part in a rank's share have beyond it, and the one whose
 gradient is being made."""
 Limit = Literal["reduce_bucket_size", "sub_group_size", "max_live_parameters", "max_reuse_distance"]
-Choice = Literal["secondary_group", "reduce_to_owner", "grad_accum_dtype", "contiguous_gradients", "quantised_weights"]
+Choice = Literal["secondary_group", "reduce_to_owner", "grad_accum_dtype", "contiguous_gradients", "quantised_weights", "quantised_gradients"]
 """Options of ZeRO's by which rows are there or not."""
 TrafficDtype = Literal["gather", "reduce", "compute", "weights", "fp32", "int8"]
 """Words for what a recipe says, or a dtype."""
@@ -24,7 +24,8 @@ class Move(Spec):
 
     ``by``: one call for each ``unit`` (of the kinds in ``units``, all if none is named), one for the whole part ``of`` the parameters, one for each
     ``tensor`` of it, as many as a ``bucket`` of the reduce size takes, as many as PyTorch's DDP makes (``arrival``: tensors as their gradients come,
-    up to so many bytes), or what a ``window`` over the modules to come decides (formulas/windows.py). ``order``: in which tensors go into
+    up to so many bytes), what a ``window`` over the modules to come decides (formulas/windows.py), or in two ``hops``,
+    quantised (traffic/hops.py). ``order``: in which tensors go into
     buckets, as their gradients come (``arrival``) or as the ``model`` lists them while nothing overlaps. ``beyond``: where the modules are not known,
     only what is more than an option's number of elements. ``scale_per``: each call is followed by one of fp32 scales, for about so many elements one
     (`window` only). ``per``: a ``micro_batch``, a ``step``, or a ``reduction`` (which the stage's ``sync``
@@ -32,9 +33,9 @@ class Move(Spec):
     """
 
     moment: Literal["forward", "backward", "step"]
-    op: Literal["all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce"]
+    op: Literal["all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "all_to_all"]
     what: Literal["weights", "gradients"]
-    by: Literal["unit", "whole", "tensor", "bucket", "arrival", "window"]
+    by: Literal["unit", "whole", "tensor", "bucket", "arrival", "window", "hops"]
     of: Part = "all"
     order: Literal["arrival", "model"] = "arrival"
     when: Choice | None = None

@@ -48,6 +48,7 @@ class Zero(Spec):
     grad_accum_dtype: Literal["fp32"] | None = None
     contiguous_gradients: StrictBool = True
     quantised_weights: StrictBool = False
+    quantised_gradients: StrictBool = False
     max_live_parameters: Window = DEFAULT_LIVE_ELEMENTS
     max_reuse_distance: Window = DEFAULT_LIVE_ELEMENTS
     prefetch_bucket_size: Window = DEFAULT_PREFETCH_ELEMENTS

@@ -14,6 +14,7 @@ from zerocalc.spec.framework import FrameworkStage, Move
 from zerocalc.spec.job import Job
 from zerocalc.spec.recipe import DTYPE_BYTES
 from zerocalc.traffic.buckets import buckets, grouped, merged
+from zerocalc.traffic.hops import in_two_hops
 
 if TYPE_CHECKING:
     from zerocalc.formulas.windows import Gathers
@@ -29,7 +30,10 @@ def framework_traffic(job: Job, rank: Rank, behaviour: FrameworkStage) -> list[C
     for move in behaviour.moves:
         ranks = rank.shards if move.over == "shards" else job.replicas
         if ranks > 1 and job.zero.chosen(move.when, move.unless):
-            if move.by == "window" and (known := windowed(job, rank)) is not None:
+            if move.by == "hops":
+                hidden = move.overlapped and job.overlaps(behaviour.stage)
+                out += in_two_hops(job, rank, move, _repeats(job, behaviour, move), hidden)
+            elif move.by == "window" and (known := windowed(job, rank)) is not None:
                 out += _windowed(job, rank, behaviour, move, known)
             else:
                 link = Link("dp", ranks, _fabric(job, move), job.framework.source)
