@@ -179,8 +179,6 @@ class Job(Spec):
             raise FieldError("zero.secondary_group", "is a second copy of the weights that stage 3 shards, and stage 3 is not asked for")
         if z.quantised_weights and 3 not in self.stages:
             raise FieldError("zero.quantised_weights", "is how stage 3 gathers weights, and stage 3 is not asked for")
-        if z.quantised_gradients and 3 not in self.stages:
-            raise FieldError("zero.quantised_gradients", "is how stage 3 reduces gradients, and stage 3 is not asked for")
         if z.reduce_to_owner and not {1, 2} & set(self.stages):
             raise FieldError("zero.reduce_to_owner", "is for stages 1 and 2, none of which is asked for")
         if z.gather == "broadcast" and self.model.is_bare and self.model.blocks is None:
@@ -196,6 +194,8 @@ class Job(Spec):
             raise FieldError("zero.shard_group", f"{z.shard_group} does not divide the {every} ranks that hold the same parameters")
         if z.secondary_group and self.shards % z.secondary_group:
             raise FieldError("zero.secondary_group", f"{z.secondary_group} does not divide the {self.shards} ranks over which weights are sharded")
+        if z.quantised_gradients and 3 not in self.stages:
+            raise FieldError("zero.quantised_gradients", "is how stage 3 reduces gradients, and stage 3 is not asked for")
         if z.quantised_gradients and (self.model_parallel > 1 or self.shards % self.cluster.gpus_per_node):
             raise FieldError("zero.quantised_gradients", f"needs whole nodes of {self.cluster.gpus_per_node} ranks that shard the same parameters")
         if z.shard_group and z.shard_group < every and all(self.framework.stage(stage).published for stage in self.stages):
