@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from zerocalc.ledger import ACTIVATION_KINDS, MOMENTS, STATE_KINDS, Ledger, block, join
 from zerocalc.memory.activations import activations
-from zerocalc.memory.buffers import DEFRAGMENTED, buffers, fragmentation, gathered, runtime
+from zerocalc.memory.buffers import DEFRAGMENTED, buffers, fragmentation, gathered, runtime, workspaces
 from zerocalc.memory.framework import held
 from zerocalc.memory.states import states
 from zerocalc.modules.rank import Rank, rank, rounded
@@ -63,6 +63,7 @@ def build_ledger(job: Job, holds: Rank, behaviour: FrameworkStage) -> Ledger:
         ),
         kept,
         runtime(job.cluster.gpu),
+        workspaces(job.cluster, job.implementation),
     ]  # fmt: skip
     if behaviour.published:
         parts[1:1] = [

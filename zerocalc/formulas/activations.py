@@ -14,16 +14,16 @@ def micro_batches_in_flight(*, pipeline_parallel: int, micro_batches: int) -> in
 
 
 @formula(
-    "min(p·v + p − 1, M·v)", "[SP] §4.2.3; [Meg] §2.2 (interleaved 1F1B: chunks of the first stage)",
-    p="pipeline_parallel", v="interleave", M="micro_batches",
+    "min(p·v + p − 1 − 2·i, M·v)", "[SP] §4.2.3; [Meg] §2.2 (interleaved 1F1B); megatron-core, pipeline_parallel/schedules.py",
+    p="pipeline_parallel", v="interleave", i="earlier_stages", M="micro_batches",
 )  # fmt: skip
-def chunks_in_flight(*, pipeline_parallel: int, interleave: int, micro_batches: int) -> int:
-    """Chunks of layers, each of one micro-batch, whose activations the first stage holds at once where each stage has ``interleave`` chunks.
+def chunks_in_flight(*, pipeline_parallel: int, interleave: int, earlier_stages: int, micro_batches: int) -> int:
+    """Chunks of layers, each of one micro-batch, whose activations a stage after ``earlier_stages`` others holds where each has ``interleave`` chunks.
 
-    >>> chunks_in_flight(pipeline_parallel=8, interleave=3, micro_batches=64)  # of 1/24 of the layers each: 31/24 of them
+    >>> chunks_in_flight(pipeline_parallel=8, interleave=3, earlier_stages=0, micro_batches=64)  # of 1/24 of the layers each: 31/24 of them
     31
     """
-    return min(pipeline_parallel * interleave + pipeline_parallel - 1, micro_batches * interleave)
+    return min(pipeline_parallel * interleave + pipeline_parallel - 1 - 2 * earlier_stages, micro_batches * interleave)
 
 
 @formula("⌈A·L/(p·v)⌉·c", "[SP] §4.2.3", A="bytes_per_layer", L="layers", p="pipeline_parallel", v="interleave", c="chunks_in_flight")

@@ -75,3 +75,13 @@ def beyond_bytes(*, reduction_bytes: int, working_bytes: int) -> int:
     6
     """
     return max(0, reduction_bytes - working_bytes)
+
+
+@formula("W·n", "CUBLAS_WORKSPACE_CONFIG, or the GPU's preset", W="workspace_bytes", n="handles")
+def workspace_bytes(*, workspace_bytes: int, handles: int) -> int:
+    """Bytes of the workspaces that a library of matrix products allocates once per handle.
+
+    >>> workspace_bytes(workspace_bytes=33_554_432, handles=2)
+    67108864
+    """
+    return workspace_bytes * handles

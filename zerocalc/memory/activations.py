@@ -22,6 +22,7 @@ from zerocalc.modules.attention import FUSED_KERNELS
 from zerocalc.modules.base import Module
 from zerocalc.modules.layers import Architecture
 from zerocalc.modules.rank import Rank
+from zerocalc.modules.units import pipeline_split
 from zerocalc.spec.job import Job
 from zerocalc.spec.recipe import DTYPE_BYTES
 
@@ -42,7 +43,11 @@ def activations(job: Job, rank: Rank) -> Block:
     arch = rank.arch
     if arch is None or not arch.saves:
         return block((), ("activations", "logits"))
-    terms = _layers(job, arch) + _ends(job, arch) + _loss(job, arch, rank.tokens)
+    terms = _layers(job, arch) + _ends(job, arch)
+    if arch.after:
+        terms += _loss(job, arch, rank.tokens)
+    if job.implementation.stage_inputs and job.parallel.pp > 1:
+        terms += _stage_inputs(job, arch, rank.tokens)
     if job.implementation.shared_buffer:
         terms += _shared_buffer(job, arch, rank.tokens)
     assumptions = [f"layers of {job.implementation.name}: {job.implementation.title or 'as its file says'}", GRADIENTS]
@@ -50,7 +55,7 @@ def activations(job: Job, rank: Rank) -> Block:
         assumptions.append(FROZEN)
     if len(arch.groups) > 1:
         assumptions.append(IN_BACKWARD)
-    if job.parallel.pp > 1:
+    if pipeline_split(job) > 1:
         assumptions.append(STAGES)
     return block(terms, (), tuple(assumptions))
 
@@ -61,16 +66,17 @@ def kept_bytes(modules: tuple[Module, ...]) -> int:
 
 
 def in_flight(job: Job) -> int:
-    """Micro-batches that the first stage holds at once, or chunks of layers, each of one micro-batch, under interleaving."""
+    """Micro-batches that a stage holds at once, the first unless told otherwise, or chunks of layers, each of one micro-batch, under interleaving."""
     parallel, micro_batches = job.parallel, job.training.accumulation
+    stages, earlier = parallel.pp, (parallel.pipeline_stage or 1) - 1
     if parallel.interleave == 1:
-        return micro_batches_in_flight.function(pipeline_parallel=parallel.pp, micro_batches=micro_batches)
-    return chunks_in_flight.function(pipeline_parallel=parallel.pp, interleave=parallel.interleave, micro_batches=micro_batches)
+        return micro_batches_in_flight.function(pipeline_parallel=stages - earlier, micro_batches=micro_batches)
+    return chunks_in_flight.function(pipeline_parallel=stages, earlier_stages=earlier, interleave=parallel.interleave, micro_batches=micro_batches)
 
 
 def _spread(job: Job, name: str, kind: Kind, amount: int, layers: int) -> Term:
     """What ``layers`` layers keep, ``amount`` bytes each, on the first stage."""
-    pipeline, interleave = job.parallel.pp, job.parallel.interleave
+    pipeline, interleave = pipeline_split(job), job.parallel.interleave
     if interleave == 1:
         return term(
             name, kind, UNTIL_BACKWARD, saved_bytes,
@@ -133,7 +139,7 @@ def _checkpoints(job: Job, modules: tuple[Module, ...], count: int) -> Term:
     else:
         stored = term(
             "checkpoints", "checkpoints", UNTIL_BACKWARD, checkpoint_bytes,
-            checkpoint_bytes=whole, partitions=partitions, layers=count, pipeline_parallel=parallel.pp, micro_batches_in_flight=in_flight(job),
+            checkpoint_bytes=whole, partitions=partitions, layers=count, pipeline_parallel=pipeline_split(job), micro_batches_in_flight=in_flight(job),
         )  # fmt: skip
     if not zero.cpu_checkpointing:
         return stored
@@ -178,6 +184,17 @@ def _loss(job: Job, arch: Architecture, tokens: int) -> list[Term]:
             entry = term(row.name, "logits", row.moments, logits_bytes, tokens=part, vocab=arch.vocab, tensor_parallel=tp, bytes_per_element=size)
         terms.append(entry)
     return terms
+
+
+def _stage_inputs(job: Job, arch: Architecture, tokens: int) -> list[Term]:
+    """What a stage received last for each of its chunks, and the gradient of it: of the same size; the model's first chunk receives nothing."""
+    parallel = job.parallel
+    chunks = parallel.interleave - (1 if parallel.pipeline_stage in (None, 1) else 0)
+    if not chunks:
+        return []
+    share = ceil_div(tokens, parallel.tp) if parallel.sequence_parallel else tokens
+    kept = hidden_bytes.function(tokens=share, hidden=arch.hidden, bytes_per_element=DTYPE_BYTES[job.recipe.compute])
+    return [_once("stage's last inputs and their gradients", "activations", ("step",), kept, 2 * chunks)]
 
 
 def _shared_buffer(job: Job, arch: Architecture, tokens: int) -> list[Term]:

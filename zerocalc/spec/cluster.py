@@ -24,6 +24,8 @@ class Gpu(Spec):
     scale_up: Literal["all-to-all", "pairs", "torus"] | None = None
     pcie_bytes_per_second: Rate | None = None
     runtime_bytes: Bytes | None = None
+    cublas_workspace_bytes: Bytes | None = None
+    gemm_workspace_bytes: Bytes | None = None
     runtime_note: Annotated[str, Field(max_length=500)] | None = None
     note: Annotated[str, Field(max_length=500)] | None = None
 
@@ -61,6 +63,8 @@ class Cluster(Spec):
     gpu_memory: Capacity | None = None
     node: Annotated[Node, from_preset("nodes")] | None = None
     gpus_per_node: Whole = DEFAULT_GPUS_PER_NODE
+    workspaces: StrictBool = False
+    cublas_workspace: Bytes | None = None
 
     @model_validator(mode="before")
     @classmethod
@@ -100,16 +104,22 @@ class Cluster(Spec):
 
 
 class Parallel(Spec):
-    """Degrees of model parallelism; what is left of the GPUs is data parallelism. ``interleave``: chunks of layers on each pipeline stage."""
+    """Degrees of model parallelism; what is left of the GPUs is data parallelism. ``interleave``: chunks of layers on each pipeline stage.
+
+    ``pipeline_stage``: whose memory is told, 1 the first and ``pp`` the last; an even share of all stages while it is not given.
+    """
 
     tp: Whole = 1
     pp: Whole = 1
     cp: Whole = 1
     interleave: Whole = 1
+    pipeline_stage: Whole | None = None
     sequence_parallel: StrictBool = False
 
     @model_validator(mode="after")
     def _check(self) -> Self:
         if self.sequence_parallel and self.tp == 1:
             raise FieldError("parallel.sequence_parallel", "splits what tensor parallelism replicates: it needs tp above 1")
+        if self.pipeline_stage is not None and self.pipeline_stage > self.pp:
+            raise FieldError("parallel.pipeline_stage", f"{self.pipeline_stage} is not one of the {self.pp} stages (pp)")
         return self

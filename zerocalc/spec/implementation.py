@@ -25,6 +25,8 @@ class Implementation(Spec):
     - ``sequence_input``: under sequence parallelism, whether a layer keeps its share of a product's input and gathers it again, or all of it.
     - ``experts``: one product over all experts, or one expert after the other. ``kept_product``: recomputation by operator keeps the output of
       every so manieth product, beside attention's. ``shared_buffer``: one buffer, held for good, in which sequences are gathered and scores computed.
+    - ``gemm_workspace``: whether its matrix products have a workspace of their own. ``stage_inputs``: whether a pipeline stage refers to its last
+      micro-batch's input, and to that one's gradient, until the next step.
     """
 
     name: Annotated[str, Field(min_length=1, max_length=60)]
@@ -42,4 +44,6 @@ class Implementation(Spec):
     experts: Literal["grouped", "each"]
     kept_product: Whole
     shared_buffer: StrictBool
+    gemm_workspace: StrictBool = False
+    stage_inputs: StrictBool = False
     loss: Annotated[str, Field(max_length=200)]
