@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,7 +17,7 @@ VOCAB_MULTIPLE = 128
 """Megatron-LM's --make-vocab-size-divisible-by; it is multiplied by the tensor-parallel degree."""
 NULL_TOKENIZER_EXTRA = 1
 """Megatron-LM's NullTokenizer adds an end-of-document token."""
-MIB = 1 << 20
+GIB = 1 << 30
 Row = dict[str, Any]
 
 
@@ -50,7 +51,7 @@ def rows(source: str) -> list[Row]:
 OTHER_FAMILIES = ("t5", "hybrid", "mimo", "nemotron", "mixtral")
 LEFT_OUT = {
     "mla": "latent attention", "modelopt": "quantisation-aware training", "frozen": "frozen parts that are not named", "uneven": "uneven stages that are not stated",
-    "grpo": "reinforcement learning", "account_for_embedding": "stages that count embedding and loss as layers", "deepseek_proxy": "latent attention",
+    "grpo": "reinforcement learning", "defer_embedding_wgrad": "the head's weight gradient is deferred over micro-batches", "account_for_embedding": "stages that count embedding and loss as layers", "deepseek_proxy": "latent attention",
 }  # fmt: skip
 GPUS = {"a100": "a100-80g", "h100": "h100-80g", "dgxh100": "h100-80g", "gb200": "gb200"}
 
@@ -93,6 +94,8 @@ def megatron_job(row: Row) -> Job:
         "framework": "megatron", "implementation": "megatron-te" if transformer_engine else "megatron", "training": training, "parallel": parallel,
         "zero": {"stage": 1 if row.get("dist_opt") else 0},
     }  # fmt: skip
+    if row.get("loss_fusion") or "cross_entropy_loss_fusion" in test:
+        given["loss"] = "parallel-fused"
     if row.get("fp16"):
         given["recipe"] = "mixed-adam-both-grads"
     if row.get("optimizer_instances", 1) > 1 or "multi_dist_optimizer_instances" in test:
@@ -106,7 +109,7 @@ def workspaces(row: Row) -> Row:
     gpu = next((name for word, name in GPUS.items() if word in platform), "a100-80g")
     told = row.get("cublas_workspace") or (None if "nondeterministic" in row["test"] else ":4096:8")
     out: Row = {"gpu": gpu, "workspaces": True}
-    if told:
+    if told and told != "default":
         kib, count = (int(part) for part in str(told).strip(":").split(":"))
         out["cublas_workspace"] = kib * count << 10
     return out
@@ -131,7 +134,7 @@ def megatron_stack(row: Row) -> Row:
     if row.get("qk_norm"):
         attention |= {"qk_norm": "head", "qk_norm_bias": norm["bias"]}
     mlp = {
-        "hidden": hidden, "ffn": row.get("ffn") or 4 * hidden, "gated": gated, "fused": True, "bias": bias, "residual_dropout": dropout,
+        "hidden": hidden, "ffn": row.get("ffn") or (4 * hidden * 2 // 3 // 64 * 64 if gated else 4 * hidden), "gated": gated, "fused": True, "bias": bias, "residual_dropout": dropout,
         "activation": "silu" if gated else "gelu",
     }  # fmt: skip
     layer = [
@@ -159,7 +162,42 @@ def megatron(row: Row) -> Iterator[Prediction]:
             yield Prediction("Megatron-LM CI", name, figure, ours - outside, row[key])
 
 
-SOURCES: dict[str, Callable[[Row], Iterator[Prediction]]] = {"megatron_ci": megatron}
+# SimuMax's eight B200
+
+SIMUMAX_LAYERS = {
+    "llama3-70b": {"hidden": 8192, "ffn": 28672, "heads": 64, "kv_heads": 8},
+    "llama3-405b": {"hidden": 16384, "ffn": 53248, "heads": 128, "kv_heads": 16},
+}
+"""Meta's dimensions, but for the 405B's key-value heads, of which SimuMax's model has 16."""
+SIMUMAX_GPUS = 8
+
+
+def simumax_jobs(row: Row) -> list[Job]:
+    """A row of SimuMax's, on each pipeline stage: bf16, fp32 gradients, distributed optimizer, Transformer Engine, its fused cross-entropy."""
+    degree = {key: int(value) for key, value in re.findall(r"(tp|cp|pp)(\d+)", row["parallel"])}
+    tp, cp, pp = degree["tp"], degree.get("cp", 1), degree["pp"]
+    given: Row = {
+        "model": {"kind": "llama", "layers": row["layers"], "vocab": 128256, **SIMUMAX_LAYERS[row["model"]]},
+        "cluster": {"gpus": SIMUMAX_GPUS, "gpu": "b200", "workspaces": True}, "framework": "megatron", "implementation": "megatron-te",
+        "loss": "parallel-in-place", "zero": {"stage": 1},
+        "training": {"seq": row["seq"], "micro_batch": 1, "accumulation": row["mbc"], "attention": "flash"},
+    }  # fmt: skip
+    parallel = {"tp": tp, "cp": cp, "pp": pp, "sequence_parallel": tp > 1}
+    return [Job.model_validate({**given, "parallel": {**parallel, "pipeline_stage": stage}}) for stage in range(1, pp + 1)]
+
+
+def allocated(job: Job) -> int:
+    """What PyTorch's allocator hands out at the peak: all that is not the device's runtime [bytes]."""
+    gpu = estimate(job).memory.gpu
+    return gpu.peak_bytes - sum(t.bytes for t in gpu.terms if t.kind == "runtime")
+
+
+def simumax(row: Row) -> Iterator[Prediction]:
+    """The most that was allocated on any rank."""
+    yield Prediction("SimuMax B200", row["case"], "peak", max(allocated(job) for job in simumax_jobs(row)), round(row["real_alloc_gib"] * GIB))
+
+
+SOURCES: dict[str, Callable[[Row], Iterator[Prediction]]] = {"megatron_ci": megatron, "simumax": simumax}
 
 
 def all_predictions() -> tuple[list[Prediction], list[tuple[str, str, str]]]:

@@ -59,7 +59,7 @@ def build_ledger(job: Job, holds: Rank, behaviour: FrameworkStage) -> Ledger:
         states(
             recipe, holds, stage, accumulates=accumulates, whole_gradients=accumulates and zero.defer_grad_sync,
             owner_blocks=job.model.blocks if zero.gather == "broadcast" else None,
-            until=behaviour.gradients_until, late=_reduced_last(holds, behaviour),
+            since=behaviour.gradients_from, until=behaviour.gradients_until, late=_reduced_last(holds, behaviour),
         ),
         kept,
         runtime(job.cluster.gpu),

@@ -64,7 +64,8 @@ class FrameworkStage(Spec):
     """One ZeRO stage as a framework runs it.
 
     ``sync``: whether gradients are reduced once a step or after every micro-batch. ``states``: the stage as which the recipe's rows are sharded,
-    where that is another one. ``pads``: how shards are rounded up. ``gradients_until``: the last moment of gradients. A stage without ``moves`` and
+    where that is another one. ``pads``: how shards are rounded up. ``gradients_from``: where gradients lie
+    in a buffer for good, the moment from which there is one. ``gradients_until``: the last moment of gradients. A stage without ``moves`` and
     ``holds`` runs as [ZeRO] describes, by ZeRO's options: ``reduce_buffers`` are its buckets held at once when reduction overlaps backward, which
     it does, unless told otherwise, where it ``overlaps``.
     """
@@ -76,6 +77,7 @@ class FrameworkStage(Spec):
     pads: Literal["none", "first_dimension", "tensor", "flat", "flat_twice", "aligned"] = "none"
     reduce_buffers: Whole = 1
     overlaps: StrictBool = True
+    gradients_from: Literal["load"] | None = None
     gradients_until: Literal["backward_end", "step"] = "step"
     moves: tuple[Move, ...] = ()
     holds: tuple[Holding, ...] = ()
