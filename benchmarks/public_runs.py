@@ -91,7 +91,7 @@ def megatron_job(row: Row) -> Job:
         training["recompute"] = row["recompute"]
     given: Row = {
         "model": {"stack": megatron_stack(row)}, "cluster": {"gpus": gpus, "gpus_per_node": row["gpus_per_node"], **workspaces(row)},
-        "framework": "megatron", "implementation": "megatron-te" if transformer_engine else "megatron", "training": training, "parallel": parallel,
+        "framework": "megatron", "implementation": ("megatron-te-added" if row.get("no_grad_fusion") else "megatron-te") if transformer_engine else "megatron", "training": training, "parallel": parallel,
         "zero": {"stage": 1 if row.get("dist_opt") else 0},
     }  # fmt: skip
     if row.get("loss_fusion") or "cross_entropy_loss_fusion" in test:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from zerocalc.formulas.activations import (
     checkpoint_bytes,
     chunks_by_width,
@@ -18,9 +20,9 @@ from zerocalc.formulas.activations import (
 )
 from zerocalc.formulas.formula import ceil_div
 from zerocalc.ledger import Block, Kind, Moment, Term, block, replaced, span, term
-from zerocalc.modules.attention import FUSED_KERNELS
+from zerocalc.modules.attention import FUSED_KERNELS, ONE_PRODUCT
 from zerocalc.modules.base import Module
-from zerocalc.modules.layers import Architecture
+from zerocalc.modules.layers import Architecture, products
 from zerocalc.modules.rank import Rank
 from zerocalc.modules.units import pipeline_split
 from zerocalc.spec.job import Job
@@ -46,6 +48,8 @@ def activations(job: Job, rank: Rank) -> Block:
     terms = _layers(job, arch) + _ends(job, arch)
     if arch.after:
         terms += _loss(job, arch, rank.tokens)
+    if job.implementation.placeholder_gradients:
+        terms += _placeholders(job, arch)
     if job.implementation.stage_inputs and job.parallel.pp > 1:
         terms += _stage_inputs(job, arch, rank.tokens)
     if job.implementation.shared_buffer:
@@ -184,6 +188,15 @@ def _loss(job: Job, arch: Architecture, tokens: int) -> list[Term]:
             entry = term(row.name, "logits", row.moments, logits_bytes, tokens=part, vocab=arch.vocab, tensor_parallel=tp, bytes_per_element=size)
         terms.append(entry)
     return terms
+
+
+def _placeholders(job: Job, arch: Architecture) -> list[Term]:
+    """One tensor in compute's dtype for each shape of the layers' weights."""
+    fused = job.implementation.qkv in ONE_PRODUCT
+    shapes = {shape for _, modules in arch.groups for shape in products(modules, attention=fused, gated=job.implementation.gated == "fused")}
+    amount = sum([math.prod(shape) for shape in shapes])
+    held = hidden_bytes.function(tokens=1, hidden=ceil_div(amount, job.parallel.tp), bytes_per_element=DTYPE_BYTES[job.recipe.compute])
+    return [_once("placeholders of gradients", "buffers", span("forward", "step"), held, 1)]
 
 
 def _stage_inputs(job: Job, arch: Architecture, tokens: int) -> list[Term]:

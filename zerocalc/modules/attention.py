@@ -127,6 +127,8 @@ def core(
         tape.keep_operator(out)
         if not again:
             tape.keep(out)
+            if tape.how.context_output == "twice" and run.tokens < run.micro_batch * run.seq:
+                tape.small("attention output before it is sent back", out.dtype, run.tp, out.shape)
     else:
         _unfused(tape, q, k, v, (run.tokens, heads, run.seq), softmax, soft_cap, dropout)
     if again:

@@ -111,6 +111,27 @@ def elements(modules: Iterable[Module], tensor_parallel: int = 1) -> int:
     return sum([math.prod(shape) if replicated(name) else ceil_div(math.prod(shape), tensor_parallel) for name, shape, _ in rows])
 
 
+def products(modules: Modules, *, attention: bool, gated: bool) -> list[tuple[int, ...]]:
+    """Shapes of the linear layers of some modules, (outputs, inputs); queries, keys and values as one, or gate and up, where that is how they run."""
+    shapes: list[tuple[int, ...]] = []
+    for module in modules:
+        together = ("attention.q.", "attention.k.", "attention.v.") if attention else ()
+        together += ("mlp.gate.", "mlp.up.") if gated else ()
+        joined = [0, 0]
+        for name, shape, is_linear in module.parameter_rows:
+            if not is_linear:
+                continue
+            if module.transposed and len(shape) == 2:
+                shape = shape[::-1]
+            if name.startswith(together) and together:
+                joined = [joined[0] + shape[0], shape[1]]
+            else:
+                shapes.append(shape)
+        if joined[0]:
+            shapes.append(tuple(joined))
+    return shapes
+
+
 def pipeline_stage(arch: Architecture, stage: int, stages: int, chunks: int) -> Architecture:
     """What one pipeline stage of an architecture holds: its layers, with the embedding on the first stage and the head, a tied one's copy, on the last.
 
