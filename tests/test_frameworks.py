@@ -98,7 +98,12 @@ def test_copies_of_shards_are_kept_alike() -> None:
     def sent(group: int) -> Estimate:
         return estimate(
             Job.model_validate(
-                {"model": {**TOY, "vocab": 1024, "ffn": 384}, "cluster": {"gpus": 64}, "framework": "fsdp2", "zero": {"stage": 3, "shard_group": group}}
+                {
+                    "model": {**TOY, "vocab": 1024, "ffn": 384},
+                    "cluster": {"gpus": 64},
+                    "framework": "fsdp2",
+                    "zero": {"stage": 3, "shard_group": group},
+                }
             )
         )
 
