@@ -95,17 +95,11 @@ def test_a_choice_that_a_framework_does_not_have_is_refused(framework: str) -> N
 
 
 def test_copies_of_shards_are_kept_alike() -> None:
+    model = {**TOY, "vocab": 1024, "ffn": 384}  # nothing to round up
+
     def sent(group: int) -> Estimate:
-        return estimate(
-            Job.model_validate(
-                {
-                    "model": {**TOY, "vocab": 1024, "ffn": 384},
-                    "cluster": {"gpus": 64},
-                    "framework": "fsdp2",
-                    "zero": {"stage": 3, "shard_group": group},
-                }
-            )
-        )
+        zero = {"stage": 3, "shard_group": group}
+        return estimate(Job.model_validate({"model": model, "cluster": {"gpus": 64}, "framework": "fsdp2", "zero": zero}))
 
     whole, hybrid = sent(64), sent(8)
     assert hybrid.memory.gpu.states_bytes == 8 * whole.memory.gpu.states_bytes

@@ -219,3 +219,13 @@ def test_params_takes_the_flags() -> None:
     refused = run("params", "llama-3-8b", "--lora-rank", "16", "--lora-targets", "c_attn")
     assert refused.status == 2
     assert refused.err.startswith("error: --lora-targets: no linear layer of this model is called c_attn; it has embed_tokens, q_proj")
+
+
+def test_moments_are_like_the_weights_they_belong_to() -> None:
+    def optimizer_bytes(recipe: str, dtype: str) -> int:
+        job = {"model": {**LLAMA, "lora": {"rank": 8, "dtype": dtype}}, "cluster": {"gpus": 1}, "recipe": recipe}
+        answer = estimate(Job.model_validate(job), 0)
+        return sum(t.bytes for t in answer.memory.gpu.terms if t.kind == "optimizer")
+
+    assert optimizer_bytes("pure-bf16-adam", "fp32") == 2 * optimizer_bytes("pure-bf16-adam", "bf16")
+    assert optimizer_bytes("fsdp-mixed", "fp32") == 2 * optimizer_bytes("fsdp-mixed", "bf16")

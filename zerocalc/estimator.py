@@ -8,7 +8,7 @@ from zerocalc.memory.buffers import DEFRAGMENTED, buffers, fragmentation, gather
 from zerocalc.memory.framework import held
 from zerocalc.memory.states import states
 from zerocalc.modules.rank import Rank, rank, rounded
-from zerocalc.results import AtPeak, Communication, Estimate, GpuMemory, HostMemory, Memory
+from zerocalc.results import AtPeak, Communication, Estimate, GpuMemory, HostMemory, Memory, Timing
 from zerocalc.schedule import NETWORK_FABRICS, Schedule, merge
 from zerocalc.spec.base import FieldError, require
 from zerocalc.spec.framework import FrameworkStage
@@ -17,6 +17,7 @@ from zerocalc.spec.recipe import DTYPE_BYTES
 from zerocalc.traffic.dp import data_parallel
 from zerocalc.traffic.framework import framework_traffic
 from zerocalc.traffic.model_parallel import model_parallel, unknown_traffic
+from zerocalc.traffic.placement import placed
 
 LARGEST = 3
 """Terms that are named as what a peak consists of."""
@@ -33,21 +34,30 @@ def estimate(job: Job, stage: int | None = None) -> Estimate:
     return estimate_with_assumptions(job, stage)[0]
 
 
-def estimate_with_assumptions(job: Job, stage: int | None = None) -> tuple[Estimate, tuple[str, ...]]:
-    """As `estimate`, with the assumptions that its terms rest on, in words."""
+def estimate_with_assumptions(job: Job, stage: int | None = None, holds: Rank | None = None) -> tuple[Estimate, tuple[str, ...]]:
+    """As `estimate`, with the assumptions that its terms rest on, in words. ``holds``: the job's rank, for those who ask about several stages."""
     if stage is None:
         if len(job.stages) != 1:
             raise FieldError("zero.stage", f"name one stage of {', '.join(map(str, job.stages))}: an estimate is of one")
         stage = job.stages[0]
     behaviour = job.framework.stage(stage)
-    holds = rounded(rank(job), job, behaviour.pads)
+    holds = rounded(holds or rank(job), job, behaviour.pads)
     ledger = build_ledger(job, holds, behaviour)
     published = behaviour.published
     across = data_parallel(job, holds, stage, behaviour.sync, job.overlaps(stage)) if published else framework_traffic(job, holds, behaviour)
     schedule = merge((across, model_parallel(job, holds)))
     memory = _memory(ledger)
-    answer = Estimate(behaviour.name, stage, memory, _communication(job, holds, schedule, stage), None, _fits(job, memory.gpu))
+    took = _took(job, holds, ledger, schedule) if job.cluster.gpu is not None else None
+    answer = Estimate(behaviour.name, stage, memory, _communication(job, holds, schedule, stage), took, _fits(job, memory.gpu))
     return answer, ledger.assumptions
+
+
+def _took(job: Job, holds: Rank, ledger: Ledger, schedule: Schedule) -> Timing | None:
+    """The step's time; what computes it is read only where a GPU is named."""
+    from zerocalc.modules.compute import work
+    from zerocalc.timing import timing
+
+    return timing(job, work(job, holds), ledger, schedule)
 
 
 def build_ledger(job: Job, holds: Rank, behaviour: FrameworkStage) -> Ledger:
@@ -132,7 +142,7 @@ def _communication(job: Job, holds: Rank, schedule: Schedule, stage: int) -> Com
         volume_params=elements / holds.parameters,
         ratio_to_dp=elements / baseline if baseline else None,
         sent_bytes_per_gpu=schedule.sent(NETWORK_FABRICS),
-        inter_node_bytes_per_gpu=None,
+        inter_node_bytes_per_gpu=sum([placed(job, entry).inter_node_bytes for entry in schedule.collectives]),
         host_bytes_per_gpu=schedule.sent(HOST_FABRICS),
         unknown=unknown_traffic(job, holds),
         collectives=schedule.collectives,

@@ -28,12 +28,15 @@ def plan(job: Job) -> Plan:
     """All stages asked for, side by side, with a verdict and a recommendation where the GPU's memory is known."""
     require(job, Job, "plan")
     candidates: list[Estimate] = []
-    assumptions = [*job.model.assumed, *_assumed(job)]
+    assumptions: list[str] = []
+    holds = rank(job)
     for stage in job.stages:
-        candidate, rests_on = estimate_with_assumptions(job, stage)
+        candidate, rests_on = estimate_with_assumptions(job, stage, holds)
         candidates.append(candidate)
         assumptions += rests_on
     verdict = _verdict(candidates)
+    timed = any(candidate.time is not None for candidate in candidates)
+    assumptions = [*job.model.assumed, *_assumed(job, timed), *assumptions]
     return Plan(
         schema_version=SCHEMA_VERSION,
         job=job,
@@ -50,12 +53,15 @@ LORA = "the frozen base has no gradients and no optimizer states"
 HELD = f"{LORA}, and is held in the recipe's compute dtype"
 
 
-def _assumed(job: Job) -> list[str]:
+def _assumed(job: Job, timed: bool) -> list[str]:
     """What the job's own choices and defaults come to, where an answer rests on them."""
     zero, parallel, cluster = job.zero, job.parallel, job.cluster
     out = []
     if job.model.lora is not None:
         out += [*job.model.lora.assumed, HELD if job.model.quantised is None else LORA]
+    if timed:
+        share = f"{100 * job.training.kernel_efficiency:.0f} %"
+        out.append(f"time: kernels reach {share} of the dense peak, links their nominal bandwidth; no input, no stragglers")
     if parallel.tp * parallel.pp > 1:
         out.append(EVEN_SPLIT)
     layers = job.model.layer_count
@@ -135,6 +141,16 @@ def _compared(other: Estimate, chosen: Estimate) -> str:
     return f"{display_name(other.name)} {memory} and sends {traffic} a step{part}"
 
 
+def _time_needs(job: Job) -> str:
+    """What is missing for the time of a step."""
+    gpu = job.cluster.gpu
+    if gpu is None or gpu.bf16_dense_flops_per_second is None or gpu.memory_bytes_per_second is None:
+        return "time is unknown: the GPU's speed is not among its figures"
+    if job.cluster.intra_node_bytes_per_second is None:
+        return "time is unknown: --intra-node 450GB/s says what a GPU sends inside its node"
+    return "time is unknown: --node, or --inter-node 3200Gbps, says what a node's network cards send together"
+
+
 def _notes(job: Job, candidates: list[Estimate]) -> list[str]:
     notes: list[str] = []
     unknown = tuple(dict.fromkeys(name for c in candidates for name in c.memory.gpu.unknown))
@@ -148,6 +164,8 @@ def _notes(job: Job, candidates: list[Estimate]) -> list[str]:
         notes.append(f"usable memory of {job.cluster.gpu.title} is not known; --gpu-memory 80GiB says what it is")
     elif job.cluster.usable_bytes is None:
         notes.append("what fits is unknown: --gpu h100-80g or --gpu-memory 80GiB says what there is")
+    if job.cluster.gpu is not None and job.training.seq and not job.model.is_bare and all(c.time is None for c in candidates):
+        notes.append(_time_needs(job))
     if job.parallel.cp > 1:
         notes.append("the keys and values that context-parallel ranks send each other are not counted")
     if job.parallel.tp * job.parallel.pp > 1 and "activations" in unknown:

@@ -72,6 +72,30 @@ class Communication:
 
 
 @record
+class Timing:
+    """One optimizer step in time [s], its FLOPs on all GPUs, and what follows: utilisation of the dense peak, tokens, days.
+
+    ``mfu`` counts the model's FLOPs, ``hfu`` what is computed again too. ``hidden_above_bytes_per_second_per_node``: from this bandwidth of a
+    node's network on, computing hides all communication that may run beside it; ``None`` where none crosses.
+    """
+
+    step_seconds: float
+    compute_seconds: float
+    communication_seconds: float
+    exposed_communication_seconds: float
+    bubble_seconds: float
+    update_seconds: float
+    model_flops_per_step: int
+    hardware_flops_per_step: int
+    mfu: float
+    hfu: float
+    tokens_per_second: float
+    hidden_above_bytes_per_second_per_node: float | None
+    days: float | None
+    gpu_hours: float | None
+
+
+@record
 class Estimate:
     """One candidate: a job at one ZeRO stage."""
 
@@ -79,7 +103,7 @@ class Estimate:
     stage: int
     memory: Memory
     communication: Communication
-    time: None
+    time: Timing | None
     fits: bool | None
 
 

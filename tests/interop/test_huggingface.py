@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from zerocalc.interop.families import BY_MODEL_TYPE, FAMILIES, GUARDED, NEUTRAL, REQUIRED, Key
+from zerocalc.interop.family_file import model_types
 from zerocalc.interop.huggingface import load_model, model_from_config
 from zerocalc.modules.base import Module
 from zerocalc.modules.layers import Architecture, architecture
@@ -93,7 +94,9 @@ def test_children_of_a_layer(name: str) -> None:
 
 
 def test_every_family_has_a_built_class() -> None:
-    assert {entry["config"]["model_type"] for entry in TENSORS.values()} == BY_MODEL_TYPE.keys()
+    built = {entry["config"]["model_type"] for entry in TENSORS.values()}
+    assert built >= BY_MODEL_TYPE.keys()
+    assert built <= {*BY_MODEL_TYPE, *model_types()}
 
 
 def test_the_model_survives_a_saved_job() -> None:
@@ -272,7 +275,7 @@ def test_two_spellings_of_one_dimension() -> None:
 
 @pytest.mark.parametrize(
     ("model_type", "tied"),
-    [("gpt2", True), ("llama", False), ("mistral", False), ("qwen2", False), ("qwen3", False), ("smollm3", True), ("gemma", True)],
+    [("gpt2", True), ("llama", False), ("mistral", False), ("qwen2", False), ("qwen3", False), ("smollm3", True)],
 )
 def test_tied_by_default(model_type: str, tied: bool) -> None:
     config = next(entry["config"] for entry in TENSORS.values() if entry["config"]["model_type"] == model_type)
@@ -312,11 +315,10 @@ def test_rates_that_are_none(bad: object) -> None:
     assert refusal(LLAMA | {"attention_dropout": bad}).startswith("config.json: attention_dropout: ")
 
 
-@pytest.mark.parametrize("bad", [3, True, ["gelu"], {"a": 1}])
+@pytest.mark.parametrize("bad", [3, True, ["gelu"], {"a": 1}, None])
 def test_activations_are_named(bad: object) -> None:
     assert refusal(GPT2 | {"activation_function": bad}).startswith("config.json: activation_function: ")
     assert refusal(LLAMA | {"hidden_act": bad}).startswith("config.json: hidden_act: ")
-    assert read(LLAMA | {"hidden_act": None}) == read(LLAMA)
 
 
 # Titles

@@ -13,6 +13,8 @@ import operator
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from zerocalc.spec.implementation import UNKNOWN
+
 
 class ExpressionError(ValueError):
     """An expression that cannot be evaluated: ``key`` is the config's key to blame, where there is one."""
@@ -51,7 +53,23 @@ def _round_up(number: int, multiple: int) -> int:
     return -(-number // multiple) * multiple
 
 
+ACTIVATIONS = {
+    **dict.fromkeys(("gelu", "hardswish", "leaky_relu", "mish", "relu6"), "gelu"),
+    **dict.fromkeys(("gelu_pytorch_tanh", "gelu_tanh"), "gelu_tanh"),
+    **dict.fromkeys(("gelu_new", "gelu_accurate"), "gelu_new"),
+    **dict.fromkeys(("silu", "swish"), "silu"),
+    **{name: name for name in ("gelu_fast", "quick_gelu", "relu", "relu2", "sigmoid", "tanh", "xielu")},
+}
+"""What transformers calls an activation, and which of ours keeps the same: all that are one kernel and keep their input are alike."""
+
+
+def activation(name: object) -> str:
+    """Our word for an activation of transformers (5.24.0, activations.py): ``unknown`` where it is not known what it keeps."""
+    return ACTIVATIONS.get(name, UNKNOWN) if isinstance(name, str) else UNKNOWN
+
+
 FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "activation": activation,
     "ceil_div": lambda number, divisor: -(-number // divisor),
     "round_up": _round_up,
     "int": int,

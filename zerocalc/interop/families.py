@@ -41,6 +41,8 @@ class Family:
     fields: Mapping[str, Key | bool]
     dropouts: Mapping[str, float] = field(default_factory=lambda: {"attention_dropout": 0.0})
     """Rates of dropout and their defaults."""
+    activation: tuple[str, str] = ("hidden_act", "silu")
+    """The key that names the MLP's activation, and its default."""
     neutral: frozenset[str] = frozenset()
     """Keys of this family that change neither parameters nor memory."""
 
@@ -82,14 +84,14 @@ _LLAMA: dict[str, Key | bool] = {
 }
 _BIASES: dict[str, Key | bool] = {"qkv_bias": _ATTENTION_BIAS, "out_bias": _ATTENTION_BIAS}
 _HEAD_DIM_NULL: dict[str, Key | bool] = {"head_dim": Key(("head_dim",), absent=DERIVED, null=True)}
-_USE_BIAS = Key(("use_bias",), absent=False)
 
 FAMILIES = (
     Family(
         "gpt2", ("GPT2LMHeadModel",), "gpt2", _GPT2,
         dropouts={"resid_pdrop": GPT2_DROPOUT, "embd_pdrop": GPT2_DROPOUT, "attn_pdrop": GPT2_DROPOUT},
+        activation=("activation_function", "gelu_new"),
         neutral=frozenset({
-            "activation_function", "layer_norm_epsilon", "n_ctx", "reorder_and_upcast_attn", "scale_attn_by_inverse_layer_idx", "scale_attn_weights",
+            "layer_norm_epsilon", "n_ctx", "reorder_and_upcast_attn", "scale_attn_by_inverse_layer_idx", "scale_attn_weights",
             "summary_activation", "summary_first_dropout", "summary_proj_to_labels", "summary_type", "summary_use_proj",
         }),
     ),
@@ -106,20 +108,7 @@ FAMILIES = (
         "granite", ("GraniteForCausalLM",), "llama", _LLAMA | _BIASES | {"mlp_bias": _MLP_BIAS},
         neutral=frozenset({"attention_multiplier", "embedding_multiplier", "logits_scaling", "residual_multiplier"}),
     ),
-    Family(
-        "gemma", ("GemmaForCausalLM",), "llama",
-        _LLAMA | _BIASES | {"kv_heads": _KV_GIVEN, "head_dim": Key(("head_dim",), absent=256), "tied_embeddings": _TIED},
-        neutral=frozenset({"hidden_activation", "use_bidirectional_attention"}),
-    ),
     Family("cwm", ("CwmForCausalLM",), "llama", _LLAMA | {"kv_heads": _KV_GIVEN, "head_dim": _HEAD_DIM_128, "mlp_bias": _MLP_BIAS}),
-    Family(
-        "ernie4_5", ("Ernie4_5ForCausalLM",), "llama",
-        _LLAMA | {
-            "kv_heads": _KV_NULL, "head_dim": Key(("head_dim",), absent=128, null=True), "tied_embeddings": _TIED,
-            "qkv_bias": _USE_BIAS, "out_bias": _USE_BIAS, "mlp_bias": _USE_BIAS,
-        },
-        dropouts={},
-    ),
     Family("exaone4", ("Exaone4ForCausalLM",), "llama", _LLAMA | {"kv_heads": _KV_GIVEN, "qk_norm": True}),
 )  # fmt: skip
 BY_MODEL_TYPE = {family.model_type: family for family in FAMILIES}

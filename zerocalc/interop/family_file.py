@@ -8,11 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any
 
-from pydantic import Field, StrictBool, model_validator
+from pydantic import Field, model_validator
 
 from zerocalc import presets
 from zerocalc.interop.expressions import ExpressionError, evaluate, names_in
 from zerocalc.spec.base import Spec
+from zerocalc.spec.implementation import UNKNOWN
 from zerocalc.spec.stack import Group, ModuleSpec, Stack
 
 MOST_LAYERS = 10_000
@@ -67,8 +68,9 @@ class FamilyFile(Spec):
     refuse: dict[str, str] = Field(default_factory=dict)
     let: dict[str, Expression] = Field(default_factory=dict)
     notes: list[str] = Field(default_factory=list)
-    activations: StrictBool = False
-    """Whether the order of the modules and their values say what the layers keep for backward; compared with the class's own."""
+    activations: Expression = False
+    """Whether the order of the modules and their values say what the layers keep for backward, perhaps of some configs only; compared with the
+    class's own."""
     before: list[Entry] = Field(default_factory=list)
     layers: list[Layers] = Field(default_factory=list)
     after: list[Entry] = Field(default_factory=list)
@@ -76,7 +78,7 @@ class FamilyFile(Spec):
     def known(self) -> frozenset[str]:
         """Every key of a config that the file knows: what its expressions read, of nested tables too, and what changes nothing."""
         used: set[str] = set()
-        for expression in _expressions([self.let, self.before, self.layers, self.after]):
+        for expression in _expressions([self.let, self.activations, self.before, self.layers, self.after]):
             used |= names_in(expression)
         nested = {key for table in self.defaults.values() if isinstance(table, Mapping) for key in table}
         spellings = {spelling for others in self.aliases.values() for spelling in others}
@@ -110,7 +112,9 @@ class FamilyFile(Spec):
         found = [group for layers in self.layers for group in _grouped(layers, names)]
         groups = tuple(Group(count=len(places), modules=modules) for places, modules in found)
         before, after = tuple(_modules(self.before, names)), tuple(_modules(self.after, names))
-        return Stack(activations=self.activations, before=before, groups=groups, after=after), tuple(places for places, _ in found)
+        modules = (*before, *(module for group in groups for module in group.modules), *after)
+        known = bool(evaluate(self.activations, names)) and all(UNKNOWN not in module.values.values() for module in modules)
+        return Stack(activations=known, before=before, groups=groups, after=after), tuple(places for places, _ in found)
 
 
 def _expressions(part: Any) -> Iterator[str]:

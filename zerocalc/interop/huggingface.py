@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 from pydantic import ValidationError
 
 from zerocalc import presets
-from zerocalc.interop.expressions import ExpressionError
+from zerocalc.interop.expressions import ExpressionError, activation
 from zerocalc.interop.families import BY_MODEL_TYPE, DERIVED, GUARDED, LAYER_TYPES, NEUTRAL, REQUIRED, SUSPECTS, WRITTEN_OUT, Family, Key
 from zerocalc.interop.family_file import MOST_LAYERS, FamilyFile, Places, model_types
 from zerocalc.interop.family_file import find as find_family
@@ -23,6 +23,7 @@ from zerocalc.interop.quantisation_table import QuantisationError
 from zerocalc.interop.quantised import read as read_quantisation
 from zerocalc.presets import PresetError, nearest
 from zerocalc.spec.base import explain
+from zerocalc.spec.implementation import UNKNOWN
 from zerocalc.spec.model import Model
 from zerocalc.spec.quantisation import Quantisation
 from zerocalc.units import parse_fraction, parse_whole, shown
@@ -109,7 +110,7 @@ class _Reader:
             return self.written_out(file, source)
         family = self.family()
         self.check_architecture(family.model_type, family.architectures)
-        known = family.neutral | family.dropouts.keys()
+        known = family.neutral | family.dropouts.keys() | {family.activation[0]}
         known |= {spelling for fact in family.fields.values() if isinstance(fact, Key) for spelling in fact.spellings}
         self.check_guarded(frozenset())
         self.check_keys(family.model_type, known, self.config)
@@ -121,6 +122,7 @@ class _Reader:
         layers = values.get("layers")
         values["quantised"] = self.quantised((tuple(range(layers)),) if isinstance(layers, int) and layers <= MOST_LAYERS else None)
         values["dtype"] = self.dtype()
+        values["activation"] = self.activation(*family.activation)
         try:
             return Model.model_validate({**values, "assumed": tuple(self.notes)})
         except ValidationError as error:
@@ -289,6 +291,14 @@ class _Reader:
             return parse_whole(value)
         except ValueError as error:
             self.refuse(spelling, f"{_spelled(value)} is not at least 1" if value < 0 else str(error))
+
+    def activation(self, key: str, default: str) -> str:
+        """The activation of the MLPs, by our word for it."""
+        given = self.config.get(key, default)
+        word = activation(given)
+        if word == UNKNOWN:
+            self.refuse(key, f"what {_spelled(given)} keeps for backward is not known; give --params for the states alone")
+        return word
 
     def dropout(self, family: Family) -> float:
         """The one rate of dropout that `Model` has; memory depends only on whether it is zero."""

@@ -107,7 +107,7 @@ def _layers(job: Job, arch: Architecture) -> list[Term]:
             group = _by_component(job, modules, count, suffix.format(count))
         terms += group
         waiting += sum([t.bytes for t in group if t.tier == "gpu"]) // flying
-    first = kept_bytes(arch.groups[0][1])
+    first = next((kept for _, modules in arch.groups if (kept := kept_bytes(modules))), 0)
     if job.zero.partition_activations:
         again, first, what = again + first, 0, "layer with its gathered input"
     else:
@@ -215,7 +215,7 @@ def _shared_buffer(job: Job, arch: Architecture, tokens: int) -> list[Term]:
     buffer = term(
         "shared buffer", "buffers", span("forward", "step"), shared_buffer_bytes,
         gathered_tokens=tokens if parallel.sequence_parallel else 0, hidden=arch.hidden,
-        micro_batch=training.micro_batch, heads=max(job.model.head_counts), tensor_parallel=parallel.tp,
+        micro_batch=training.micro_batch, heads=max(job.model.head_counts, default=0), tensor_parallel=parallel.tp,
         scored_tokens=0 if training.attention in FUSED_KERNELS else training.seq or 0, bytes_per_element=DTYPE_BYTES[job.recipe.compute],
     )  # fmt: skip
     return [buffer] if buffer.bytes else []

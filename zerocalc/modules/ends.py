@@ -18,19 +18,26 @@ def head_weights(*, vocab: int, dim: int, bias: bool = False, tied: bool = False
     return linear("head", vocab, dim, bias=bias)[1 if tied else 0 :]
 
 
-def embed(tape: Tape, *, dim: int, dropout: bool = False, rotary_dim: int = 0, **_: object) -> None:
-    """What is kept before the layers: a dropout mask ([SP] §4.3), and sines and cosines that all layers share."""
+def embed(
+    tape: Tape, *, dim: int, dropout: bool = False, rotary_dim: int = 0, rotary_dtype: str = "compute", own_positions: bool = False, **_: object
+) -> None:
+    """What is kept before the layers: a dropout mask ([SP] §4.3), and sines and cosines that all layers share.
+
+    ``own_positions``: each sequence of a batch has its own (as where images stand among the words), so each has its sines and cosines.
+    """
     run = tape.run
+    positions = run.tokens if own_positions else run.tokens // run.micro_batch
     if dropout:
         tape.dropout(tape.stream("embedding", dim), "embedding dropout")
     if rotary_dim and tape.how.rotary == "shared":
-        tape.small("sines and cosines", run.compute, 1, (2, run.tokens // run.micro_batch, rotary_dim))
+        tape.small("sines and cosines", FULL if rotary_dtype == FULL else run.compute, 1, (2, positions, rotary_dim))
     if rotary_dim and tape.how.rotary == "each_layer":
-        tape.small("positions' angles", FULL, 1, (run.tokens // run.micro_batch, rotary_dim))
+        tape.small("positions' angles", FULL, 1, (positions, rotary_dim))
 
 
 def project(tape: Tape, x: Value, *, vocab: int, soft_cap: bool = False, **_: object) -> Value:
     """The head, up to the logits; these are counted with the loss, since they come and go."""
+    x = tape.cast(x, tape.run.compute) if not tape.autocast else x
     out = tape.linear(entering(tape, x), "head", "logits", (vocab,), tape.run.tp)
     if soft_cap:
         tape.small("capped logits", tape.run.compute, tape.run.tp, out.shape)

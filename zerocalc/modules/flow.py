@@ -8,10 +8,16 @@ from typing import Any, TypeAlias
 from zerocalc.ledger import record
 from zerocalc.modules.attention import attend
 from zerocalc.modules.base import SavedRow
+from zerocalc.modules.convolution import convolve
+from zerocalc.modules.delta import channels, delta
 from zerocalc.modules.ends import embed, project
-from zerocalc.modules.mlp import feed
-from zerocalc.modules.moe import route
-from zerocalc.modules.tape import Tape, Value
+from zerocalc.modules.latent import latent
+from zerocalc.modules.layer_inputs import make_layer_inputs, take_layer_input
+from zerocalc.modules.lru import recur
+from zerocalc.modules.mamba import selective, structured
+from zerocalc.modules.mlp import activate, feed
+from zerocalc.modules.moe import choose, route
+from zerocalc.modules.tape import FULL, Tape, Value
 
 
 @record
@@ -28,11 +34,22 @@ class Step:
 Steps: TypeAlias = Sequence[Any]
 """Steps, or modules of a file that have the same fields."""
 
-MIXERS: dict[str, Callable[..., Value]] = {"attention": attend, "mlp": feed, "moe": route, "head": project}
+MIXERS: dict[str, Callable[..., Value]] = {
+    "attention": attend, "mla": latent, "delta": delta, "channel_delta": channels, "mamba": selective, "mamba2": structured, "convolution": convolve,
+    "recurrent": recur, "layer_input": take_layer_input, "mlp": feed, "moe": route, "head": project,
+}  # fmt: skip
 """What reads a normed stream, and whose result is added to the stream."""
 REBUILD_LAYERS = frozenset({"full", "operators"})
 """Recomputation that keeps a layer's input and little else."""
-SPEAK_OF = {"attention": ("attention",), "mlp": ("mlp",), "moe": ("mlp", "experts", "moe")}
+SPEAK_OF = {
+    "layer_input": ("layer input",),
+    "attention": ("attention",),
+    "mla": ("attention",),
+    "delta": ("attention",),
+    "channel_delta": ("attention",),
+    "mlp": ("mlp",),
+    "moe": ("mlp", "experts", "moe"),
+}
 """How norms that belong to a mixer are called."""
 
 
@@ -40,7 +57,7 @@ def passed(tape: Tape, steps: Steps, hidden: int, recompute: str) -> list[tuple[
     """What each step of a pass over a stream of ``hidden`` numbers a token keeps. A layer that backward computes again keeps its input."""
     flow = _Flow(tape, tape.stream(f"{steps[0].name} input" if steps else "", hidden))
     tape.start(recompute)
-    if recompute in REBUILD_LAYERS:
+    if recompute in REBUILD_LAYERS and any(step.type in MIXERS and not step.values.get("idle") for step in steps):
         tape.keep(flow.stream)
         tape.rebuilding = True
     kept = []
@@ -51,7 +68,12 @@ def passed(tape: Tape, steps: Steps, hidden: int, recompute: str) -> list[tuple[
 
 
 class _Flow:
-    """Where a pass stands: the residual stream, the last norms of it, and the result of a mixer that is still to be added to it."""
+    """Where a pass stands: the residual stream, the last norms of it, and the result of a mixer that is still to be added to it.
+
+    A norm ``reads`` the ``stream``, the ``result`` of a mixer before it is added, the ``sum`` of both, which it replaces, or, beside a mixer, what
+    the ``layer`` was given; unless told, its name says whether it belongs to the mixer before it. One ``inside`` a mixer is the mixer's own
+    (``inner_norm``).
+    """
 
     def __init__(self, tape: Tape, stream: Value) -> None:
         self.tape, self.stream = tape, stream
@@ -61,21 +83,64 @@ class _Flow:
         self.mixer = ""
 
     def step(self, step: Any) -> None:
+        if step.values.get("idle"):
+            return  # tensors that the pass does not go through, such as a decoder's cross-attention without an encoder
         if step.type == "norm":
             self._norm(step)
         elif step.type == "embedding":
             embed(self.tape, **step.values)
+            self.stream = self.tape.stream(self.stream.name, step.values["dim"])
+        elif step.type == "router":
+            choose(self.tape, self.stream, **step.values)
+        elif step.type == "layer_inputs":
+            make_layer_inputs(self.tape, self.stream, **step.values)
+        elif step.type == "tensors" and step.values:
+            self._plain(step)
         elif step.type in MIXERS:
             self._mix(step)
 
+    def _plain(self, step: Any) -> None:
+        """What spelled-out tensors take part in: a ``dense`` layer, ``buckets`` of relative positions.
+
+        Steps without tensors: a ``mask`` of dropout, and the encoder's output, which is the ``memory`` of all decoder layers.
+        """
+        tape, run = self.tape, self.tape.run
+        if step.values.get("dense"):
+            self._dense(step)
+        if step.values.get("buckets"):
+            tape.small("buckets of relative positions", "int64", 1, (run.tokens // run.micro_batch, run.seq))
+        if step.values.get("mask"):
+            self.read = tape.dropout(self.stream if self.read is None else self.read, step.name)
+        if step.values.get("memory") and not tape.autocast:
+            tape.keep(tape.like(self.stream, "encoder output"))
+
+    def _dense(self, step: Any) -> None:
+        """A dense layer, perhaps with an activation, of the stream or its norm: what follows reads its result."""
+        out, inner = next(shape for shape in step.tensors.values() if len(shape) > 1)
+        x = self.stream if self.read is None else self.read
+        if x.shape[-1] != inner:
+            x = self.tape.stream(f"{step.name} input", inner)
+        self.stream = self.tape.linear(x, step.name, f"{step.name} output", (out,), self.tape.run.sequence)
+        if activation := step.values.get("activation"):
+            self.stream = activate(self.tape, self.stream, activation, f"{step.name} output")
+        self.read = None
+
     def _norm(self, step: Any) -> None:
         tape, kind = self.tape, step.values.get("kind") or ("layer" if step.values.get("bias") else "rms")
-        weight = step.values.get("weight", True)
-        if self.result is not None and any(word in step.name for word in SPEAK_OF.get(self.mixer, ())):
+        if step.values.get("reads") == "inside":
+            return
+        weight, reads = step.values.get("weight", True), step.values.get("reads")
+        if self.result is not None and (reads == "result" if reads else any(word in step.name for word in SPEAK_OF.get(self.mixer, ()))):
             self.result = tape.norm(self.result, step.name, kind, f"{self.mixer} result, normed", weight=weight)
             self.read = None
             return
-        self._add(f"{step.name} input")
+        if reads != "layer":
+            self._add(f"{step.name} input")
+        if step.values.get("input") == FULL:
+            self.stream = tape.cast(self.stream, FULL)
+        if reads == "sum":
+            self.stream = self.read = tape.norm(self.stream, step.name, kind, f"{step.name} output", weight=weight)
+            return
         reader = step.name.removesuffix(" norm")
         self.normed[step.name] = tape.norm(self.stream, step.name, kind, f"{'head' if reader == 'final' else reader} input", weight=weight)
         self.read = self.normed[step.name]
@@ -94,5 +159,6 @@ class _Flow:
         own = [normed for name, normed in self.normed.items() if any(word in name for word in SPEAK_OF.get(step.type, ()))]
         if own:
             self.read = own[-1]  # mixers side by side may have a norm each
-        self.result = MIXERS[step.type](self.tape, self.read, **step.values)
+        read = self.tape.like(self.read, f"{step.type} input, scaled") if step.values.get("scaled") else self.read
+        self.result = MIXERS[step.type](self.tape, read, **step.values)
         self.mixer = step.type

@@ -162,15 +162,15 @@ def architecture(model: Model, run: Layout | None = None, how: Implementation | 
     if model.stack is None:
         before, groups, after = described(model)
         vocab, hidden, tied = model.vocab or 0, model.hidden or 0, bool(model.tied_embeddings)
+        width = hidden
     else:
         before, groups, after = _listed(model.stack)
         vocab, hidden, tied = _head_of(model.stack)
+        width = _width_of(groups) or hidden
     known = model.stack is None or model.stack.activations
     tape = Tape(run, how, _adapters(model)) if run and how and known else None
-    layers = [(part, _modules(steps, tape, hidden, recompute)) for count, steps in groups for part, recompute in _recomputed(count, tape)]
-    return Architecture(
-        _modules(before, tape, hidden), tuple(layers), _modules(after, tape, hidden), vocab=vocab, hidden=hidden, tied=tied, tape=tape
-    )
+    layers = [(part, _modules(steps, tape, width, recompute)) for count, steps in groups for part, recompute in _recomputed(count, tape)]
+    return Architecture(_modules(before, tape, width), tuple(layers), _modules(after, tape, width), vocab=vocab, hidden=hidden, tied=tied, tape=tape)
 
 
 def _adapters(model: Model) -> Adapters | None:
@@ -225,8 +225,18 @@ def described(model: Model) -> tuple[Steps, list[tuple[int, Steps]], Steps]:
     return before, [(d.layers, layer)], [Step("norm", "final norm", norm), Step("head", "head", head)]
 
 
+def steps_of(model: Model) -> tuple[Steps, list[tuple[int, Steps]], Steps]:
+    """The steps before, in and after the layers of a model that is not bare."""
+    return described(model) if model.stack is None else _listed(model.stack)
+
+
 def _listed(stack: Stack) -> tuple[Steps, list[tuple[int, Steps]], Steps]:
     return stack.before, [(group.count, group.modules) for group in stack.groups], stack.after
+
+
+def _width_of(groups: list[tuple[int, Steps]]) -> int:
+    """The width of the residual stream: what the layers' modules read."""
+    return next((int(step.values["hidden"]) for _, steps in groups for step in steps if "hidden" in step.values and "idle" not in step.values), 0)
 
 
 def _head_of(stack: Stack) -> tuple[int, int, bool]:

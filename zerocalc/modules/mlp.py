@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from zerocalc.modules.attention import entering, leaving
 from zerocalc.modules.base import ParameterRow, linear
-from zerocalc.modules.tape import FULL, Tape, Value
+from zerocalc.modules.tape import FULL, MASK, Tape, Value
 
 
 def matrices(
@@ -21,9 +21,12 @@ def matrices(
 
 def feed(
     tape: Tape, x: Value, *, ffn: int, gated: bool = True, fused: bool = False, out: int | None = None, activation: str | None = None,
-    residual_dropout: bool = False, **_: object,
+    dropout: bool = False, residual_dropout: bool = False, inner_norm: str | None = None, **_: object,
 ) -> Value:  # fmt: skip
-    """The forward pass of an MLP. ``activation``: silu where it is gated and gelu where it is not, unless told otherwise."""
+    """The forward pass of an MLP; ``dropout`` and ``inner_norm`` are of what goes into the last product.
+
+    ``activation``: silu where it is gated and gelu where it is not, unless told otherwise.
+    """
     again = tape.region("mlp", x)
     x = entering(tape, x)
     tp = tape.run.tp
@@ -36,6 +39,10 @@ def feed(
         inner = Value("down input", both.dtype, tp, (tape.run.tokens, ffn))
     else:
         inner = gate_up(tape, x, (ffn,), fused, activation)
+    if inner_norm:
+        inner = tape.norm(inner, "inner norm", inner_norm, "down input, normed")
+    if dropout:
+        inner = tape.dropout(inner, "down input")
     result = tape.linear(inner, "mlp.down", "mlp result", (out or x.shape[-1],), tape.run.sequence)
     if again:
         tape.rebuilding = False
@@ -52,6 +59,8 @@ def gate_up(tape: Tape, x: Value, width: tuple[int, ...], fused: bool, activatio
         up = tape.linear(x, f"{layer}.up", "up", width, tp)
     half = Value("gate", gate.dtype, tp, (gate.shape[0], *width))
     half.base = gate.base
+    if activation == "clamped_swiglu":
+        return _clamped_swiglu(tape, half, up)
     activated = activate(tape, half, activation, "activated gate")
     tape.keep(activated)
     tape.keep(up)
@@ -64,15 +73,47 @@ def activate(tape: Tape, x: Value, activation: str, name: str) -> Value:
     if activation in KEEP_OUTPUT:
         tape.keep(out)
         return tape.like(out, name) if activation == "relu2" else out
-    if activation == "gelu_new" and tape.how.activation == "as_written":
-        return _gelu_new(tape, x, name)
+    if activation in WRITTEN_OUT and tape.how.activation == "as_written":
+        return WRITTEN_OUT[activation](tape, x, name)
     tape.keep(x)
-    if activation == "quick_gelu" and tape.how.activation == "as_written":
-        tape.keep(tape.like(x, f"sigmoid of {x.name}"))
     return out
 
 
-KEEP_OUTPUT = frozenset({"relu", "relu2"})
+KEEP_OUTPUT = frozenset({"relu", "relu2", "sigmoid", "tanh"})
+
+
+def _clamped_swiglu(tape: Tape, gate: Value, up: Value) -> Value:
+    """(up + 1) · gate · σ(α·gate), both clamped first (GPT-OSS): what each operation keeps."""
+    tape.keep(gate)
+    tape.keep(up)
+    for part in ("clamped gate", "sigmoid of the gate", "up + 1", "activated gate"):
+        tape.keep(tape.like(gate, part))
+    return tape.like(gate, "down input")
+
+
+def _quick_gelu(tape: Tape, x: Value, name: str) -> Value:
+    """The product of x and σ(1.702·x)."""
+    tape.keep(x)
+    tape.keep(tape.like(x, f"sigmoid of {x.name}"))
+    return tape.like(x, name)
+
+
+def _gelu_fast(tape: Tape, x: Value, name: str) -> Value:
+    """The product of x/2 and 1 + tanh(0.798·x·(1 + 0.0447·x·x))."""
+    tape.keep(x)
+    for part in ("multiple", "scaled", "1 + square", "tanh", "half", "1 + tanh"):
+        tape.keep(tape.like(x, f"{part} of {x.name}"))
+    return tape.like(x, name)
+
+
+def _xielu(tape: Tape, x: Value, name: str) -> Value:
+    """αₚ·x² + β·x where x is positive, αₙ·(exp(x) - 1 - x) + β·x elsewhere (arXiv 2411.13010), αₚ and αₙ trained; autocast takes powers in fp32."""
+    tape.keep(x)
+    wide = tape.cast(x, FULL) if tape.autocast else x
+    for part in ("multiple", "exp - 1", "exp - 1 - x"):
+        tape.keep(tape.like(wide, f"{part} of {x.name}"))
+    tape.small(f"sign of {x.name}", MASK, x.divisor, x.shape)
+    return tape.like(wide, name)
 
 
 def _gelu_new(tape: Tape, x: Value, name: str) -> Value:
@@ -84,3 +125,6 @@ def _gelu_new(tape: Tape, x: Value, name: str) -> Value:
     one_plus = tape.like(cubed, f"1 + tanh of {x.name}")
     tape.keep(one_plus)
     return tape.like(one_plus, name)
+
+
+WRITTEN_OUT = {"gelu_new": _gelu_new, "gelu_fast": _gelu_fast, "quick_gelu": _quick_gelu, "xielu": _xielu}

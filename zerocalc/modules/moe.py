@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Literal
 
 from zerocalc.modules.base import Module, ParameterRow, SavedRow, linear
-from zerocalc.modules.mlp import feed, gate_up, matrices
-from zerocalc.modules.tape import FULL, Tape, Value
+from zerocalc.modules.mlp import activate, feed, gate_up, matrices
+from zerocalc.modules.tape import FULL, MASK, Tape, Value
 
 ExpertLayout = Literal["fused", "transposed", "each"]
 INDEX = "int64"
@@ -47,33 +47,93 @@ def _experts(hidden: int, experts: int, ffn: int, gated: bool, bias: bool, layou
 
 
 def route(
-    tape: Tape, x: Value, *, experts: int, top_k: int, ffn: int, activation: str = "silu", shared_ffn: int = 0, shared_gate: bool = False,
-    scores: Literal["fp32", "compute"] = "fp32", normalised: bool = False, **_: object,
+    tape: Tape, x: Value, *, experts: int, top_k: int, ffn: int, gated: bool = True, activation: str = "silu", shared_ffn: int = 0,
+    shared_gate: bool = False, scores: Literal["fp32", "compute"] = "fp32", normalised: bool = False,
+    routing: Literal["softmax", "sigmoid", "chosen"] = "softmax", router_input: Literal["fp32", "compute"] = "compute",
+    router_copy: bool = False, dense: bool = False, jitters: int = 0, group_limited: bool = False, router: bool = True, **_: object,
 ) -> Value:  # fmt: skip
     """The forward pass of routed experts, a token going through ``top_k`` of them; ``scores`` is the dtype of what weighs their results,
-    ``normalised`` whether the weights are divided by their sum.
+    ``normalised`` whether the weights are divided by their sum, ``routing`` whether probabilities are a softmax or sigmoid over all experts or a
+    softmax over the ``chosen`` ones, ``router_input`` whether the class casts it, and ``router_copy`` its weight. ``dense``: every token goes through
+    every expert, weighed before it (Llama 4). ``jitters``: how often the tokens are multiplied by noise first. ``group_limited``: probabilities of
+    experts outside the best groups are masked before the choice. Without ``router`` a step of its own has chosen.
 
     Grouped, the tokens of all experts lie in one tensor; one after the other, each expert keeps its tokens, and their results once more.
     Not counted: imbalance, which moves bytes between ranks of expert parallelism but not on a rank that has all experts.
     """
     again = tape.region("moe", x)
-    n, hidden = tape.run.tokens, x.shape[-1]
-    tape.linear(x, "router", "router scores", (experts,))
-    tape.small("router probabilities", FULL, 1, (n, experts))
+    for _time in range(jitters):
+        tape.small("noise", x.dtype, x.divisor, x.shape)
+    if router:
+        logits = tape.linear(tape.cast(x, FULL) if router_input == FULL else x, "router", "router scores", (experts,))
+        if router_copy and tape.compute != FULL:
+            tape.small("router weight (fp32)", FULL, 1, (experts, x.shape[-1]))
+        if not dense:
+            _choice(tape, logits, experts, top_k, routing, group_limited, normalised)
+    result = _dense(tape, x, experts, top_k, ffn, activation) if dense else _chosen(tape, x, top_k, ffn, gated, activation, scores)
+    if shared_ffn:
+        shared = feed(tape, x, ffn=shared_ffn, activation=activation, gated=gated)
+        if shared_gate:
+            tape.keep(shared)
+            tape.small("shared experts' gate", shared.dtype, 1, (tape.run.tokens, 1))
+    if again:
+        tape.rebuilding = False
+    return Value("experts result", result.dtype, tape.run.sequence, x.shape)
+
+
+def _choice(tape: Tape, logits: Value, experts: int, top_k: int, routing: str, group_limited: bool, normalised: bool) -> None:
+    """The router's probabilities and its choice."""
+    n, probabilities = tape.run.tokens, logits.dtype if routing == "sigmoid" else FULL
+    if routing != "chosen":
+        tape.small("router probabilities", probabilities, 1, (n, experts))
+    if group_limited:
+        tape.small("mask of groups", MASK, 1, (n, experts))
     tape.small("chosen experts", INDEX, 1, (n, top_k))
-    grouped = tape.how.experts == "grouped"
     if normalised:
-        tape.small("weights before they are divided, and their sum", FULL, 1, (n, top_k + 1))
+        tape.small("weights before they are divided, and their sum", probabilities, 1, (n, top_k + 1))
+
+
+def _chosen(tape: Tape, x: Value, top_k: int, ffn: int, gated: bool, activation: str, scores: str) -> Value:
+    """The chosen experts of each token, and the weights of their results."""
+    n, hidden = tape.run.tokens, x.shape[-1]
+    grouped = tape.how.experts == "grouped"
     tape.small("places of tokens", INDEX, 1, (3 if grouped else 2, n, top_k))
     chosen = Value("expert inputs", tape.compute if tape.autocast else x.dtype, 1, (n, top_k, hidden))
-    inner = gate_up(tape, chosen, (top_k, ffn), True, activation, "experts")
-    result = tape.linear(inner, "experts.down", "expert results", (top_k, hidden))
+    result = _experts_of(tape, chosen, (top_k, ffn), gated, activation, hidden)
     tape.keep(result)
     tape.small("expert weights", FULL if scores == FULL else tape.compute, 1, (n, top_k))
     if not grouped:
         tape.small("expert results, weighted", result.dtype, 1, result.shape)
-    if shared_ffn:
-        feed(tape, x, ffn=shared_ffn, activation=activation)
-    if again:
-        tape.rebuilding = False
-    return Value("experts result", result.dtype, tape.run.sequence, x.shape)
+    return result
+
+
+def _dense(tape: Tape, x: Value, experts: int, top_k: int, ffn: int, activation: str) -> Value:
+    """Every expert for every token, whose numbers are weighed (with zero where an expert is not chosen) before they enter."""
+    n, hidden = tape.run.tokens, x.shape[-1]
+    tape.small("chosen experts", INDEX, 1, (n, top_k))
+    tape.small("router probabilities", FULL, 1, (n, experts))
+    tape.small("tokens repeated for every expert", x.dtype, 1, (n, experts, hidden))
+    tape.small("weights of tokens", x.dtype, 1, (n, experts))
+    return _experts_of(tape, Value("expert inputs", x.dtype, 1, (n, experts, hidden)), (experts, ffn), True, activation, hidden)
+
+
+def _experts_of(tape: Tape, x: Value, width: tuple[int, int], gated: bool, activation: str, hidden: int) -> Value:
+    if gated:
+        inner = gate_up(tape, x, width, True, activation, "experts")
+    else:
+        inner = activate(tape, tape.linear(x, "experts.up", f"{activation} input", width), activation, "down input")
+    return tape.linear(inner, "experts.down", "expert results", (width[0], hidden))
+
+
+def scaled_router(*, hidden: int, experts: int) -> tuple[ParameterRow, ...]:
+    """The tensors of a router of its own (Gemma 4), with a scale of its input and one of each expert's weight."""
+    return (*linear("router", experts, hidden), ("router.scale", (hidden,), False), ("router.expert_scale", (experts,), False))
+
+
+def choose(tape: Tape, x: Value, *, experts: int, top_k: int, kind: str = "rms_power", **_: object) -> None:
+    """The forward pass of a router of its own: it norms what the layer was given, and weighs the chosen experts by their scales."""
+    normed = tape.norm(x, "router norm", kind, "router input", weight=False)
+    logits = tape.linear(tape.scale(normed, "router input, scaled"), "router", "router scores", (experts,))
+    _choice(tape, logits, experts, top_k, "softmax", False, True)
+    tape.small("expert weights, normalised", FULL, 1, (tape.run.tokens, top_k))
+    tape.small("chosen experts' scales", tape.compute, 1, (tape.run.tokens, top_k))

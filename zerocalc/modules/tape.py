@@ -16,6 +16,9 @@ FULL = "fp32"
 MASK = "int8"
 """Dropout keeps one byte an element ([SP] §4.1)."""
 
+ELSEWHERE = 1 << 30
+"""The row of a tensor that is kept by another pass."""
+
 Shape = tuple[int, ...]
 
 
@@ -91,6 +94,11 @@ class Tape:
         self.keep(x)
         self.rebuilding = was
 
+    def elsewhere(self, x: Value) -> Value:
+        """A tensor that another pass keeps."""
+        x.row = ELSEWHERE
+        return x
+
     def keep_operator(self, x: Value) -> None:
         """Keep an operator's output where recomputation goes by operator."""
         if self.by_operator:
@@ -160,9 +168,14 @@ class Tape:
         return self.like(x, name)
 
     def norm(self, x: Value, name: str, kind: str, out: str, *, weight: bool = True) -> Value:
-        """LayerNorm or RMSNorm over the last axis. ``kind``: layer, rms, or rms_fp32 (scaled by its weight before it is cast back)."""
+        """LayerNorm or RMSNorm over the last axis. ``kind``: layer or rms, with ``_fp32`` where it is scaled by its weight before it is cast back.
+
+        ``rms_squares``: only the squares are in fp32; ``rms_power``: as rms_fp32, with a power for the root, which keeps the mean square too.
+        """
         axes = x.shape[:-1]
-        if kind == "layer":
+        if kind == "layer_fp32" and self.how.rms_norm != "fused":
+            return self._layer_norm_in_steps(x, name, out)
+        if kind.startswith("layer"):
             inner = self.cast(x, FULL) if self.autocast else x
             self._normed(inner, name, axes, 2)
             return self.like(inner, out)
@@ -170,11 +183,20 @@ class Tape:
             self._normed(x, name, axes, 1)
             return self.like(x, out)
         inner = self.cast(x, FULL, f"{x.name} (fp32)")
-        self._normed(inner, name, axes, 1)
+        self._normed(inner, name, axes, 2 if kind == "rms_power" else 1)
+        if kind == "rms_squares":
+            self.keep(x)
         if not weight:
             return self.cast(self.like(inner, out), x.dtype, out)
-        normed = Value(f"{name} before its weight", FULL if kind == "rms_fp32" else x.dtype, x.divisor, x.shape)
+        normed = Value(f"{name} before its weight", FULL if kind in {"rms_fp32", "rms_power"} else x.dtype, x.divisor, x.shape)
         return self.cast(self.scale(normed, out), x.dtype, out)
+
+    def _layer_norm_in_steps(self, x: Value, name: str, out: str) -> Value:
+        """(x - mean) · 1/√(mean of (x - mean)²) · weight, in fp32: the difference is computed twice."""
+        inner = self.cast(x, FULL)
+        self.keep(self.like(inner, f"{x.name} less its mean, for the deviation"))
+        self._normed(self.like(inner, f"{x.name} less its mean"), name, x.shape[:-1], 1)
+        return self.cast(self.scale(self.like(inner, f"{name} before its weight"), out), x.dtype, out)
 
     def _normed(self, x: Value, name: str, axes: Shape, statistics: int) -> None:
         self.keep(x)

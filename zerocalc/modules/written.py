@@ -6,11 +6,17 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from zerocalc.modules.attention import latent_projections, projections
+from zerocalc.modules.attention import projections
 from zerocalc.modules.base import Component, Module, ParameterRow, SavedRow
+from zerocalc.modules.convolution import convolution_weights
+from zerocalc.modules.delta import channel_weights, delta_weights
 from zerocalc.modules.ends import embedding_tables, head_weights
+from zerocalc.modules.latent import latent_projections
+from zerocalc.modules.layer_inputs import layer_input_weights, layer_inputs_weights
+from zerocalc.modules.lru import recurrent_weights
+from zerocalc.modules.mamba import selective_weights, structured_weights
 from zerocalc.modules.mlp import matrices
-from zerocalc.modules.moe import moe
+from zerocalc.modules.moe import moe, scaled_router
 from zerocalc.modules.norm import norm_weights
 from zerocalc.spec.base import FieldError
 
@@ -22,16 +28,60 @@ ROWS: dict[str, tuple[Component, Callable[..., tuple[ParameterRow, ...]]]] = {
     "head": ("head", head_weights),
     "attention": ("attention", projections),
     "mla": ("attention", latent_projections),
+    "delta": ("attention", delta_weights),
+    "channel_delta": ("attention", channel_weights),
+    "mamba": ("other", selective_weights),
+    "mamba2": ("other", structured_weights),
+    "convolution": ("other", convolution_weights),
+    "recurrent": ("attention", recurrent_weights),
+    "router": ("experts", scaled_router),
+    "layer_inputs": ("embedding", layer_inputs_weights),
+    "layer_input": ("other", layer_input_weights),
     "mlp": ("mlp", matrices),
 }
 PASSING: dict[str, frozenset[str]] = {
-    "norm": frozenset({"kind"}),
-    "embedding": frozenset({"dropout", "rotary_dim"}),
+    "norm": frozenset({"kind", "input", "reads", "idle"}),
+    "embedding": frozenset({"dropout", "rotary_dim", "rotary_dtype", "own_positions"}),
     "head": frozenset({"soft_cap"}),
-    "attention": frozenset({"rotary", "softmax", "soft_cap", "dropout", "residual_dropout"}),
-    "mla": frozenset(),
-    "mlp": frozenset({"activation", "residual_dropout"}),
-    "moe": frozenset({"activation", "scores", "normalised"}),
+    "attention": frozenset(
+        {
+            "idle",
+            "memory",
+            "scaled",
+            "value_norm",
+            "rotary",
+            "rotary_tables",
+            "rotary_dtype",
+            "qk_norm_kind",
+            "qk_norm_after",
+            "repeated",
+            "bounded",
+            "copied",
+            "joined",
+            "softmax",
+            "soft_cap",
+            "clamped",
+            "sink_gate",
+            "dropout",
+            "kernels",
+            "gate",
+            "gate_width",
+            "inner_norm",
+            "residual_dropout",
+        }
+    ),
+    "mla": frozenset({"rotary", "dropout"}),
+    "delta": frozenset({"doubled"}),
+    "channel_delta": frozenset(),
+    "mamba": frozenset(),
+    "mamba2": frozenset({"scaled"}),
+    "convolution": frozenset(),
+    "recurrent": frozenset({"activation"}),
+    "router": frozenset({"top_k", "kind"}),
+    "layer_inputs": frozenset({"kind"}),
+    "layer_input": frozenset({"activation"}),
+    "mlp": frozenset({"idle", "activation", "dropout", "residual_dropout", "inner_norm"}),
+    "moe": frozenset({"activation", "scores", "normalised", "routing", "router_input", "router_copy", "dense", "jitters", "group_limited"}),
 }
 """Values that only the forward pass reads: they change no tensor of the module."""
 

@@ -13,6 +13,7 @@ from zerocalc.explained import PEAK_ROWS
 from zerocalc.ledger import STATE_KINDS, Term, record
 from zerocalc.planner import describe_model
 from zerocalc.render.console import SHORT_MOMENT, columns, emit, labelled
+from zerocalc.render.times import network_words, time_rows
 from zerocalc.results import Communication, Estimate, Plan, display_name
 from zerocalc.schedule import HOST_TRAFFIC
 from zerocalc.spec.job import Job
@@ -52,6 +53,11 @@ def show(plan: Plan) -> None:
     table.add_section()
     for row in traffic_rows(plan, size):
         table.add_row(Text(row.label), row.coefficient, *row.cells, style=row.style)
+    times = time_rows(plan)
+    if times:
+        table.add_section()
+    for timed in times:
+        table.add_row(Text(timed.label), "", *timed.cells)
     shown.append(table)
     remarks = _remarks(plan)
     if remarks:
@@ -263,11 +269,18 @@ def _largest(plan: Plan) -> list[tuple[str, str]]:
     return [(f"peak of {display_name(candidate.name)}", f"at {SHORT_MOMENT[gpu.peak_moment]}: {', '.join(parts)}")]
 
 
+def _network(plan: Plan) -> list[tuple[str, str]]:
+    """What network a candidate's traffic needs, for the one to take or the last."""
+    chosen = [c for c in plan.candidates if plan.recommended is not None and c.name == plan.recommended.name] or list(plan.candidates[-1:])
+    words = network_words(chosen[0].time) if chosen[0].time is not None else None
+    return [("network", words)] if words else []
+
+
 def _remarks(plan: Plan) -> list[tuple[str, str]]:
     rows: list[tuple[str, str]] = []
     if plan.recommended is not None:
         rows += [(f"why {display_name(plan.recommended.name)}", reason) for reason in plan.recommended.why]
-    rows += _largest(plan)
+    rows += _largest(plan) + _network(plan)
     rows += [("cheapest change", text) for text in plan.suggestions]
     rows += [("note", text) for text in plan.notes]
     rows += [("assumed", text) for text in plan.assumptions]

@@ -56,7 +56,11 @@ def _title_of_gpu(name: str) -> str | None:
 
 
 class Cluster(Spec):
-    """The GPUs of a job. ``gpu_memory`` [bytes] is what a process can use, and overrides the GPU preset's figure."""
+    """The GPUs of a job. ``gpu_memory`` [bytes] is what a process can use, and overrides the GPU preset's figure.
+
+    ``intra_node`` [bytes/s, one way] is what a GPU sends inside its node, ``inter_node`` what all cards of a node send together; they override
+    the presets' figures.
+    """
 
     gpus: Whole
     gpu: Annotated[Gpu, from_preset("gpus")] | None = None
@@ -65,6 +69,8 @@ class Cluster(Spec):
     gpus_per_node: Whole = DEFAULT_GPUS_PER_NODE
     workspaces: StrictBool = False
     cublas_workspace: Bytes | None = None
+    intra_node: Rate | None = None
+    inter_node: Rate | None = None
 
     @model_validator(mode="before")
     @classmethod
@@ -96,6 +102,18 @@ class Cluster(Spec):
         if gpu is not None and memory is not None and gpu.usable_bytes is not None and memory > gpu.usable_bytes:
             raise FieldError("cluster.gpu_memory", f"{format_gib(memory)} is more than the {format_gib(gpu.usable_bytes)} usable on {gpu.title}")
         return self
+
+    @property
+    def intra_node_bytes_per_second(self) -> int | None:
+        """What one GPU sends to others of its node [bytes/s, one way]: over the scale-up link, or over its host link where it has none."""
+        gpu = self.gpu
+        return self.intra_node or (gpu.scale_up_bytes_per_second or gpu.pcie_bytes_per_second if gpu else None)
+
+    @property
+    def inter_node_bytes_per_second_per_gpu(self) -> int | None:
+        """One GPU's share of what a node's network cards send together [bytes/s, one way]."""
+        whole = self.inter_node or (self.node.network_bytes_per_second if self.node else None)
+        return None if whole is None else max(1, whole // self.gpus_per_node)
 
     @property
     def usable_bytes(self) -> int | None:

@@ -5,7 +5,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, StrictBool, model_validator
 
 from zerocalc.spec.base import LONGEST_PATH, FieldError, Spec
-from zerocalc.units import Whole
+from zerocalc.units import Whole, shown
 
 Stage = Annotated[int, Field(ge=0, le=3, strict=True)]
 Moment = Literal["load", "forward", "loss", "backward_start", "backward_end", "step"]
@@ -121,7 +121,7 @@ class Framework(Spec):
     def stage(self, number: int) -> FrameworkStage:
         """The behaviour at a stage; `FieldError` where the framework lacks it."""
         for stage in self.stages:
-            if stage.stage == number:
+            if stage.stage == number and not isinstance(number, bool):
                 return stage
         have = ", ".join(str(stage.stage) for stage in self.stages)
-        raise FieldError("zero.stage", f"{number} is not a stage of {self.name}; it has {have}")
+        raise FieldError("zero.stage", f"{shown(number)} is not a stage of {self.name}; it has {have}")

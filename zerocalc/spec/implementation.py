@@ -8,8 +8,13 @@ from zerocalc.spec.base import Spec
 from zerocalc.units import Whole
 
 Kernel = Literal["flash", "efficient", "math", "eager"]
-Activation = Literal["gelu", "gelu_new", "gelu_tanh", "quick_gelu", "relu", "relu2", "silu"]
-"""Activations that are told apart by what they keep: ``gelu_new`` and ``quick_gelu`` are written out in steps, the others run as one kernel."""
+Activation = Literal[
+    "gelu", "gelu_new", "gelu_tanh", "gelu_fast", "quick_gelu", "silu", "relu", "relu2", "sigmoid", "tanh", "xielu", "clamped_swiglu"
+]
+"""Activations that are told apart by what they keep: ``gelu_new``, ``gelu_fast``, ``quick_gelu``, ``xielu`` and ``clamped_swiglu`` (GPT-OSS's, of
+gate and up) are written out in steps, the others run as one kernel."""
+UNKNOWN = "unknown"
+"""An activation of which it is not known what it keeps."""
 
 
 class Implementation(Spec):

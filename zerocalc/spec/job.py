@@ -166,6 +166,7 @@ class Job(Spec):
     def _check_stages(self) -> None:
         z = self.zero
         self._check_options()
+        self._check_time()
         for stage in z.stage or ():
             self.framework.stage(stage)
         if z.grad_sync == "all-reduce" and 1 not in self.stages:
@@ -176,6 +177,10 @@ class Job(Spec):
             raise FieldError("zero.defer_grad_sync", "is for stages 2 and 3; the others reduce once a step anyway")
         if z.gather == "broadcast" and self.model.is_bare and self.model.blocks is None:
             raise FieldError("zero.gather", "broadcast sends block by block: say how many blocks the parameters are cut into (model.blocks)")
+
+    def _check_time(self) -> None:
+        if self.training.kernel_efficiency <= 0:
+            raise FieldError("training.kernel_efficiency", "0 of the peak computes nothing: a share above 0 and below 1 is wanted, such as 0.5")
 
     def _check_options(self) -> None:
         z, known = self.zero, self.framework.options
@@ -202,6 +207,10 @@ class Job(Spec):
                 raise FieldError("zero.partition_activations", "splits stored checkpoints (P_a): it needs recompute full")
             if p.sequence_parallel:
                 raise FieldError("zero.partition_activations", "contradicts sequence_parallel, which splits the checkpoints already")
+        if t.seq and t.attention != "eager" and self.implementation.softmax == "as_written" and m.stack is not None and m.stack.only_eager:
+            raise FieldError(
+                "training.attention", f"{t.attention}: of the class of {m.family or 'this model'} only unfused attention (eager) is known"
+            )
         if t.seq and m.kind == "gpt2" and m.positions and t.seq > m.positions:
             raise FieldError("training.seq", f"{t.seq} is more than the model's {m.positions} learned positions")
 

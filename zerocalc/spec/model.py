@@ -76,6 +76,8 @@ DIMENSIONS = (
     *("tied_embeddings", "qkv_bias", "out_bias", "mlp_bias", "qk_norm", "dropout", "activation"),
 )
 REQUIRED = ("layers", "hidden", "heads")
+WITH_SCORES = frozenset({"attention", "mla"})
+"""Modules of a stack that compare each token with all others, head by head."""
 
 
 class Model(Spec):
@@ -126,7 +128,8 @@ class Model(Spec):
         """Numbers of attention heads in the model, each once; none for a bare number of parameters."""
         if self.stack is None:
             return (self.heads,) if self.heads else ()
-        return tuple(sorted({int(m.values["heads"]) for group in self.stack.groups for m in group.modules if m.values.get("heads")}))
+        attentions = [m for group in self.stack.groups for m in group.modules if m.type in WITH_SCORES]
+        return tuple(sorted({int(m.values["heads"]) for m in attentions}))
 
     @property
     def layer_count(self) -> int | None:

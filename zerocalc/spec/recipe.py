@@ -76,9 +76,10 @@ class Recipe(Spec):
         """The recipe of a frozen base with adapters in ``dtype``.
 
         The base has weights in the compute dtype and nothing else. The adapters have the recipe's rows where ``dtype`` is what its weights are in;
-        otherwise weights and gradients in ``dtype``, and no copy of weights that are in the copy's dtype already.
+        otherwise weights, gradients and moments that are like the weights in ``dtype``, and no copy of weights that are in the copy's dtype already.
         """
         rows: list[StateRow] = []
+        own = {row.dtype for row in self.rows if row.kind == "weights"}
         as_recipe = any(row.kind == "weights" and row.dtype == dtype for row in self.rows)
         for row in self.rows:
             changes: dict[str, object] = {"name": f"adapter {row.name}", "of": "trainable" if row.of in ("all", "linear") else row.of}
@@ -89,6 +90,8 @@ class Recipe(Spec):
                 if any(other.kind == "gradients" for other in rows):
                     continue
                 changes["dtype"] = dtype
+            elif row.kind == "optimizer" and not row.copies_weights and row.per == 1 and row.dtype in own:
+                changes["dtype"] = dtype  # made like the weights: torch.zeros_like
             elif (row.copies_weights and row.dtype == dtype) or (row.kind == "copies" and dtype == self.compute):
                 continue
             rows.append(row.model_copy(update=changes))

@@ -5,14 +5,34 @@ from typing import Annotated, Literal, Self, get_args
 from pydantic import Field, StrictBool, model_validator
 
 from zerocalc.spec.base import FieldError, Spec
-from zerocalc.spec.implementation import Activation
+from zerocalc.spec.implementation import UNKNOWN, Activation
 from zerocalc.units import Whole
 
-ModuleType = Literal["embedding", "head", "norm", "attention", "mla", "mlp", "moe", "tensors"]
+ModuleType = Literal[
+    "embedding",
+    "head",
+    "norm",
+    "attention",
+    "mla",
+    "delta",
+    "channel_delta",
+    "mamba",
+    "mamba2",
+    "convolution",
+    "recurrent",
+    "layer_inputs",
+    "layer_input",
+    "mlp",
+    "router",
+    "moe",
+    "tensors",
+]
 ComponentName = Literal["embedding", "head", "attention", "mlp", "experts", "norms", "other"]
 
+NormKind = Literal["layer", "layer_fp32", "rms", "rms_fp32", "rms_squares", "rms_power"]
+"""LayerNorm or RMSNorm; ``_fp32`` where the class scales by the weight before it casts back (and, of LayerNorm, writes it out step by step),
+``rms_squares`` where only the squares are taken in fp32 (T5), ``rms_power`` as rms_fp32 with a power for the root (Gemma 4)."""
 Size = Annotated[int, Field(ge=0, le=10**12, strict=True)]
-
 
 SIZES: dict[str, tuple[str, ...]] = {
     "norm": ("dim",),
@@ -20,7 +40,16 @@ SIZES: dict[str, tuple[str, ...]] = {
     "head": ("vocab", "dim"),
     "attention": ("hidden", "heads", "kv_heads", "head_dim"),
     "mla": ("hidden", "heads", "kv_lora_rank", "nope_dim", "rope_dim", "value_dim"),
+    "delta": ("hidden", "key_heads", "value_heads", "key_dim", "value_dim", "conv"),
+    "channel_delta": ("hidden", "heads", "head_dim", "conv"),
+    "mamba": ("hidden", "inner", "state", "rank", "conv"),
+    "mamba2": ("hidden", "inner", "heads", "state", "groups", "conv"),
+    "convolution": ("hidden", "conv"),
+    "recurrent": ("hidden", "width", "heads", "conv"),
+    "layer_inputs": ("hidden", "layers", "width"),
+    "layer_input": ("hidden", "width"),
     "mlp": ("hidden", "ffn"),
+    "router": ("hidden", "experts", "top_k"),
     "moe": ("hidden", "experts", "top_k", "ffn"),
     "tensors": (),
 }
@@ -28,10 +57,20 @@ SIZES: dict[str, tuple[str, ...]] = {
 WORDS: dict[str, tuple[str, ...]] = {
     "qk_norm": ("none", "head", "full", "heads"),
     "layout": ("fused", "transposed", "each"),
-    "kind": ("layer", "rms", "rms_fp32"),
-    "softmax": ("fp32", "compute"),
+    "kind": get_args(NormKind),
+    "reads": ("result", "stream", "sum", "layer", "inside"),
+    "qk_norm_kind": get_args(NormKind),
+    "gate": ("sigmoid", "softplus"),
+    "inner_norm": get_args(NormKind),
+    "kernels": ("all", "eager"),
+    "rotary_dtype": ("fp32", "compute"),
+    "softmax": ("fp32", "compute", "fp32_scores", "shifted"),
     "scores": ("fp32", "compute"),
-    "activation": get_args(Activation),
+    "routing": ("softmax", "sigmoid", "chosen"),
+    "router_input": ("fp32", "compute"),
+    "input": ("fp32", "compute"),
+    "projections": ("paired", "split", "each"),
+    "activation": (*get_args(Activation), UNKNOWN),
 }
 """The values that are words, and the words they can be."""
 
@@ -75,3 +114,8 @@ class Stack(Spec):
     before: tuple[ModuleSpec, ...] = ()
     groups: tuple[Group, ...] = ()
     after: tuple[ModuleSpec, ...] = ()
+
+    @property
+    def only_eager(self) -> bool:
+        """Whether of the model's own class only attention in unfused operations is known, as where it has no other."""
+        return any(module.values.get("kernels") == "eager" for group in self.groups for module in group.modules)

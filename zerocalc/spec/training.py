@@ -6,10 +6,14 @@ from pydantic import BeforeValidator
 
 from zerocalc.spec.base import Spec, listed
 from zerocalc.spec.implementation import Kernel
-from zerocalc.units import Whole
+from zerocalc.units import Count, Fraction, Whole
 
 RecomputedModule = Literal["core_attn", "mlp", "moe"]
 """Megatron's names (--recompute-modules): softmax(q·k)·v, or all of an MLP or a mixture of experts but its input."""
+
+
+KERNEL_EFFICIENCY = 0.55
+"""Share of the dense peak that kernels reach while they compute: [SP] Table 5 has 0.53 to 0.57 of an A100's over whole steps of large models."""
 
 
 class Training(Spec):
@@ -21,4 +25,6 @@ class Training(Spec):
     recompute: Literal["none", "selective", "operators", "full"] = "none"
     recompute_every: Whole = 1
     recompute_modules: Annotated[tuple[RecomputedModule, ...], BeforeValidator(listed)] = ("core_attn",)
+    kernel_efficiency: Fraction = KERNEL_EFFICIENCY
+    tokens: Count | None = None
     attention: Kernel = "flash"

@@ -1,0 +1,158 @@
+"""FLOPs, where traffic runs, and how long a step takes."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.running import refused, run, run_line
+from zerocalc import Job, estimate
+from zerocalc.modules.compute import Work, work
+from zerocalc.modules.rank import rank
+from zerocalc.results import Timing
+from zerocalc.traffic.placement import placed
+
+PUBLISHED = Path(__file__).parent / "data" / "published"
+SMALL = {"kind": "llama", "layers": 4, "hidden": 256, "heads": 8, "kv_heads": 2, "ffn": 700, "vocab": 1000}
+
+
+def rows(name: str) -> list[dict[str, str]]:
+    with (PUBLISHED / f"{name}.csv").open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def job(*, framework: str = "paper", **parts: dict[str, Any]) -> Job:
+    base: dict[str, dict[str, Any]] = {
+        "model": SMALL, "cluster": {"gpus": 16, "node": "dgx-h100"}, "training": {"seq": 512}, "zero": {"stage": 3},
+    }  # fmt: skip
+    return Job.model_validate({"framework": framework, **{name: {**base.get(name, {}), **parts.get(name, {})} for name in {*base, *parts}}})
+
+
+def shape(row: dict[str, str]) -> dict[str, int]:
+    return {"layers": int(row["layers"]), "hidden": int(row["hidden"]), "heads": int(row["heads"]), "vocab": 51200, "positions": 2048}
+
+
+def time_of(**parts: Any) -> Timing:
+    time = estimate(job(**parts)).time
+    assert time is not None
+    return time
+
+
+def work_of(given: Job) -> Work:
+    found = work(given, rank(given))
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize("row", rows("megatron_sc21_table1"), ids=lambda row: row["params_B"])
+def test_flops_are_what_the_paper_prints(row: dict[str, str]) -> None:
+    given = Job.model_validate(
+        {"model": shape(row), "cluster": {"gpus": 1}, "training": {"seq": 2048, "micro_batch": int(row["gbs"]), "recompute": "full"}}
+    )
+    found = work_of(given)
+    assert (3 * found.forward + found.recomputed) / 1e18 == pytest.approx(float(row["rec_FLOPs_per_iter_e18"]), abs=5.1e-5)
+
+
+@pytest.mark.parametrize("row", rows("megatron_sc21_table1"), ids=lambda row: row["params_B"])
+def test_throughput_of_a_tuned_system_within_what_its_schedule_explains(row: dict[str, str]) -> None:
+    """[Meg] Table 1 by one efficiency for all: within 22 %, for the smallest rows run small products and the largest interleave their pipeline."""
+    tp, pp, gpus = int(row["tp"]), int(row["pp"]), int(row["gpus"])
+    accumulation = int(row["gbs"]) * tp * pp // gpus
+    training = {"seq": 2048, "accumulation": accumulation, "recompute": "full"}
+    given = Job.model_validate(
+        {
+            "model": shape(row), "cluster": {"gpus": gpus, "node": "dgx-a100"}, "framework": "megatron", "zero": {"stage": 0},
+            "parallel": {"tp": tp, "pp": pp}, "training": training,
+        }
+    )  # fmt: skip
+    time = estimate(given).time
+    assert time is not None
+    assert time.hfu * 312 == pytest.approx(float(row["TF_per_gpu"]), rel=0.22)
+
+
+@given(st.sampled_from([1, 2, 4]), st.sampled_from([1, 2]), st.sampled_from([8, 16, 64]), st.sampled_from(["paper", "fsdp2", "torchtitan"]))
+def test_what_stays_and_what_crosses_is_all(tp: int, pp: int, gpus: int, framework: str) -> None:
+    given = job(cluster={"gpus": gpus}, parallel={"tp": tp, "pp": pp}, framework=framework)
+    answer = estimate(given)
+    parts = [placed(given, entry) for entry in answer.communication.collectives]
+    assert sum(p.intra_node_bytes + p.inter_node_bytes for p in parts) == answer.communication.sent_bytes_per_gpu
+    assert sum(p.inter_node_bytes for p in parts) == answer.communication.inter_node_bytes_per_gpu
+    if gpus <= 8:
+        assert answer.communication.inter_node_bytes_per_gpu == 0
+    for part in parts:
+        if part.collective.group == "tp":
+            assert part.inter_node_bytes == 0
+
+
+@given(st.integers(1, 400), st.integers(1, 400))
+def test_a_faster_network_never_takes_longer(slow: int, faster: int) -> None:
+    one, other = sorted((slow, faster))
+    assert time_of(cluster={"inter_node": f"{one}GB/s"}).step_seconds >= time_of(cluster={"inter_node": f"{other}GB/s"}).step_seconds
+
+
+def test_the_bandwidth_that_hides_traffic_does() -> None:
+    slow = time_of(cluster={"inter_node": "1GB/s"}, training={"micro_batch": 4})
+    assert slow.exposed_communication_seconds > 0
+    needed = slow.hidden_above_bytes_per_second_per_node
+    assert needed is not None
+    fast = time_of(cluster={"inter_node": f"{2 * needed / 1e9:.3f}GB/s"}, training={"micro_batch": 4})
+    assert fast.exposed_communication_seconds < slow.exposed_communication_seconds / 2
+    assert time_of(cluster={"gpus": 8}).hidden_above_bytes_per_second_per_node is None
+
+
+def test_one_gpu_computes_and_updates() -> None:
+    time = time_of(cluster={"gpus": 1})
+    assert time.communication_seconds == time.bubble_seconds == 0
+    assert time.step_seconds == pytest.approx(time.compute_seconds + time.update_seconds)
+    assert time.hfu == time.mfu < 0.55
+
+
+def test_recomputation_is_in_hfu_alone() -> None:
+    none, full = time_of(cluster={"gpus": 1}), time_of(cluster={"gpus": 1}, training={"recompute": "full"})
+    assert full.mfu < none.mfu
+    assert full.hfu > full.mfu
+    assert full.model_flops_per_step == none.model_flops_per_step
+    found = work_of(job(training={"recompute": "full"}))
+    assert found.recomputed == found.layers + found.scores
+
+
+def test_a_pipelines_bubble() -> None:
+    time = time_of(cluster={"gpus": 16}, parallel={"pp": 4}, training={"accumulation": 8})
+    assert time.bubble_seconds == pytest.approx(time.compute_seconds * 3 / 8)
+    interleaved = time_of(model={"layers": 8}, cluster={"gpus": 16}, parallel={"pp": 4, "interleave": 2}, training={"accumulation": 8})
+    assert interleaved.bubble_seconds == pytest.approx(interleaved.compute_seconds * 3 / 16)
+
+
+def test_days_and_gpu_hours() -> None:
+    time = time_of(training={"tokens": "1B"})
+    assert time.days is not None
+    assert time.gpu_hours is not None
+    assert time.days == pytest.approx(1e9 / time.tokens_per_second / 86_400)
+    assert time.gpu_hours == pytest.approx(time.days * 24 * 16)
+
+
+def test_time_in_a_plan() -> None:
+    out = run_line("plan --model llama-3-8b --gpus 16 --node dgx-h100 --seq 8192 --tokens 1T").out
+    for label in ("time per step", "computing", "MFU, of the dense peak", "tokens per second", "days", "GPU-hours", "network:"):
+        assert label in out
+    assert "--inter-node" in run_line("plan --model llama-3-8b --gpus 16 --gpu h100-80g --seq 8192").out
+    assert "time per step" in run_line("plan --model llama-3-8b --gpus 8 --gpu h100-80g --seq 8192").out
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        ("--kernel-efficiency 0", "--kernel-efficiency: 0 of the peak"),
+        ("--kernel-efficiency 1.5", "--kernel-efficiency: "),
+        ("--inter-node 0Gbps", "--inter-node: "),
+        ("--inter-node 400", "--inter-node: "),
+        ("--tokens 0", "--tokens: "),
+    ],
+)
+def test_what_is_refused(flags: str, words: str) -> None:
+    assert refused(run(*["plan", "--model", "gpt2", "--gpus", "8", "--seq", "512"], *flags.split())).startswith(f"error: {words}")

@@ -1,0 +1,76 @@
+"""What one micro-batch computes on one rank, from the modules: products with weights, attention's scores, the head, what is recomputed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Any
+
+from zerocalc.formulas.compute import product_flops, scores_flops
+from zerocalc.formulas.formula import ceil_div
+from zerocalc.ledger import record
+from zerocalc.modules.base import Module
+from zerocalc.modules.layers import Architecture, steps_of
+from zerocalc.modules.rank import Rank
+from zerocalc.spec.job import Job
+
+
+@record
+class Work:
+    """FLOPs of one micro-batch's forward pass of the whole model on all ranks that share it, and what backward computes again."""
+
+    layers: int
+    scores: int
+    head: int
+    recomputed: int
+
+    @property
+    def forward(self) -> int:
+        """All of the forward pass."""
+        return self.layers + self.scores + self.head
+
+
+def work(job: Job, rank: Rank) -> Work | None:
+    """The work of one micro-batch; ``None`` where the architecture or the sequence length is not known."""
+    arch, training = rank.arch, job.training
+    seq = training.seq
+    if arch is None or not seq:
+        return None
+    tokens = training.micro_batch * seq
+    layers = sum([count * product_flops(tokens=tokens, elements=_products(modules)) for count, modules in arch.groups])
+    scores = sum([count * scores_flops(tokens=tokens, seq=seq, width=width) for count, width in score_widths(job)])
+    head = product_flops(tokens=tokens, elements=_products(arch.after) + (arch.vocab * arch.hidden if arch.tied else 0))
+    return Work(layers, scores, head, _recomputed(job, arch, layers, scores))
+
+
+def _products(modules: Iterable[Module]) -> int:
+    """Elements of linear layers that one token passes through."""
+    return sum(
+        [math.prod(shape) * module.used // module.experts for module in modules for _, shape, linear in module.parameter_rows if linear]
+    )  # fmt: skip
+
+
+def score_widths(job: Job) -> list[tuple[int, int]]:
+    """(layers, heads times the sizes of a key and a value) of each group of layers that are alike."""
+    return [(count, sum([_width(step.type, step.values) for step in steps])) for count, steps in steps_of(job.model)[1]]
+
+
+def _width(kind: str, values: dict[str, Any]) -> int:
+    heads = values.get("heads", 0)
+    if kind == "attention":
+        head_dim = values.get("head_dim", 0)
+        return int(heads * (head_dim + (values.get("value_dim") or head_dim)))
+    return int(heads * (values["nope_dim"] + values["rope_dim"] + values["value_dim"])) if kind == "mla" else 0
+
+
+def _recomputed(job: Job, arch: Architecture, layers: int, scores: int) -> int:
+    """FLOPs that backward spends on computing activations again; by operator, products whose results are kept are not among them."""
+    how, every = job.training.recompute, job.training.recompute_every
+    chosen = ceil_div(arch.layers, every)
+    if how == "full":
+        return (layers + scores) * chosen // arch.layers
+    if how == "operators":
+        kept = job.implementation.kept_product
+        return layers * (kept - 1) // kept * chosen // arch.layers
+    modules = job.training.recompute_modules if how == "selective" else ()
+    return scores if "core_attn" in modules else 0
