@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from run_rows import GIB, Prediction, Row, Unstated, peak
+from run_rows import GIB, Prediction, Row, UnstatedError, peak
 
 from zerocalc.estimator import estimate
 from zerocalc.spec.job import Job
@@ -18,57 +18,75 @@ NULL_TOKENIZER_EXTRA = 1
 
 OTHER_FAMILIES = ("t5", "hybrid", "mimo", "nemotron", "mixtral")
 LEFT_OUT = {
-    "mla": "latent attention", "modelopt": "quantisation-aware training", "frozen": "frozen parts that are not named", "uneven": "uneven stages that are not stated",
-    "grpo": "reinforcement learning", "defer_embedding_wgrad": "the head's weight gradient is deferred over micro-batches", "account_for_embedding": "stages that count embedding and loss as layers", "deepseek_proxy": "latent attention",
+    "mla": "latent attention", "modelopt": "quantisation-aware training", "frozen": "frozen parts that are not named",
+    "uneven": "uneven stages that are not stated", "grpo": "reinforcement learning", "deepseek_proxy": "latent attention",
+    "defer_embedding_wgrad": "the head's weight gradient is deferred over micro-batches",
+    "account_for_embedding": "stages that count embedding and loss as layers", "experts": "experts over ranks of their own",
+    "fp8": "8-bit linear layers", "mfsdp": "Megatron-FSDP", "bert": "BERT's heads",
 }  # fmt: skip
+"""Words in a test's name, or columns, and why the row is left out."""
 GPUS = {"a100": "a100-80g", "h100": "h100-80g", "dgxh100": "h100-80g", "gb200": "gb200"}
+
+
+def refuse(row: Row) -> None:
+    """Raise `UnstatedError` for a row that cannot be predicted."""
+    if row["family"] in OTHER_FAMILIES:
+        raise UnstatedError(f"family {row['family']} is not a decoder of a known kind")
+    for word, reason in LEFT_OUT.items():
+        if word in row["test"] or row.get(word):
+            raise UnstatedError(reason)
+    if row["gbs"] // row["mbs"] % row["pp"] and row.get("layers_per_vp"):
+        raise UnstatedError("rounds of micro-batches that the columns don't state")
 
 
 def megatron_job(row: Row) -> Job:
     """A row of Megatron-LM's continuous integration; the reading is of the last rank, on the last pipeline stage."""
-    test, family = row["test"], row["family"]
-    if family in OTHER_FAMILIES:
-        raise Unstated(f"family {family} is not a decoder of a known kind")
-    for word, reason in LEFT_OUT.items():
-        if word in test or row.get(word):
-            raise Unstated(reason)
-    for key, reason in (("experts", "experts over ranks of their own"), ("fp8", "8-bit linear layers"), ("mfsdp", "Megatron-FSDP")):
-        if row.get(key):
-            raise Unstated(reason)
-    if family == "bert":
-        raise Unstated("BERT's heads")
+    refuse(row)
     tp, pp, cp = row["tp"], row["pp"], row["cp"]
     gpus = row["nodes"] * row["gpus_per_node"]
-    if pp > 1 and gpus % (tp * pp * cp):
-        raise Unstated("degrees that do not divide the GPUs")
     dp = gpus // (tp * pp * cp)
-    parallel: Row = {"tp": tp, "pp": pp, "cp": cp, "sequence_parallel": bool(row.get("sp")) and tp > 1}
-    if pp > 1:
-        parallel["pipeline_stage"] = pp
-        if row.get("layers_per_vp"):
-            parallel["interleave"] = row["layers"] // pp // row["layers_per_vp"]
-    micro_batches = row["gbs"] // row["mbs"] // dp
-    if parallel.get("interleave", 1) > 1 and micro_batches % pp:
-        raise Unstated("rounds of micro-batches that the columns don't state")
-    transformer_engine = row.get("impl") == "transformer_engine"
-    training: Row = {
-        "seq": row["seq"], "micro_batch": row["mbs"], "accumulation": micro_batches,
-        "attention": "flash" if transformer_engine and row.get("attn") != "unfused" else "eager",
-    }  # fmt: skip
-    if row.get("recompute"):
-        training["recompute"] = row["recompute"]
     given: Row = {
         "model": {"stack": megatron_stack(row)}, "cluster": {"gpus": gpus, "gpus_per_node": row["gpus_per_node"], **workspaces(row)},
-        "framework": "megatron", "implementation": ("megatron-te-added" if row.get("no_grad_fusion") else "megatron-te") if transformer_engine else "megatron", "training": training, "parallel": parallel,
+        "framework": "megatron", "implementation": implementation(row), "training": training(row, dp), "parallel": parallel(row),
         "zero": {"stage": 1 if row.get("dist_opt") else 0},
     }  # fmt: skip
-    if row.get("loss_fusion") or "cross_entropy_loss_fusion" in test:
+    if row.get("loss_fusion") or "cross_entropy_loss_fusion" in row["test"]:
         given["loss"] = "parallel-fused"
     if row.get("fp16"):
         given["recipe"] = "mixed-adam-both-grads"
-    if row.get("optimizer_instances", 1) > 1 or "multi_dist_optimizer_instances" in test:
+    if row.get("optimizer_instances", 1) > 1 or "multi_dist_optimizer_instances" in row["test"]:
         given["zero"]["shard_group"] = dp * cp // row.get("optimizer_instances", 2)
     return Job.model_validate(given)
+
+
+def implementation(row: Row) -> str:
+    """Whose layers: Transformer Engine's, with weight gradients added by its kernels or after them, or Megatron-LM's own."""
+    if row.get("impl") != "transformer_engine":
+        return "megatron"
+    return "megatron-te-added" if row.get("no_grad_fusion") else "megatron-te"
+
+
+def training(row: Row, dp: int) -> Row:
+    """How a batch is run."""
+    flash = row.get("impl") == "transformer_engine" and row.get("attn") != "unfused"
+    out: Row = {
+        "seq": row["seq"],
+        "micro_batch": row["mbs"],
+        "accumulation": row["gbs"] // row["mbs"] // dp,
+        "attention": "flash" if flash else "eager",
+    }
+    return {**out, "recompute": row["recompute"]} if row.get("recompute") else out
+
+
+def parallel(row: Row) -> Row:
+    """The degrees, and the last pipeline stage."""
+    tp, pp = row["tp"], row["pp"]
+    out: Row = {"tp": tp, "pp": pp, "cp": row["cp"], "sequence_parallel": bool(row.get("sp")) and tp > 1}
+    if pp > 1:
+        out["pipeline_stage"] = pp
+        if row.get("layers_per_vp"):
+            out["interleave"] = row["layers"] // pp // row["layers_per_vp"]
+    return out
 
 
 def workspaces(row: Row) -> Row:
@@ -102,7 +120,8 @@ def megatron_stack(row: Row) -> Row:
     if row.get("qk_norm"):
         attention |= {"qk_norm": "head", "qk_norm_bias": norm["bias"]}
     mlp = {
-        "hidden": hidden, "ffn": row.get("ffn") or (4 * hidden * 2 // 3 // 64 * 64 if gated else 4 * hidden), "gated": gated, "fused": True, "bias": bias, "residual_dropout": dropout,
+        "hidden": hidden, "ffn": row.get("ffn") or (4 * hidden * 2 // 3 // 64 * 64 if gated else 4 * hidden), "gated": gated, "fused": True,
+        "bias": bias, "residual_dropout": dropout,
         "activation": "silu" if gated else "gelu",
     }  # fmt: skip
     layer = [

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterator
 
 from megatron_runs import megatron_job, simumax_jobs
-from run_rows import GIB, Prediction, Row, Unstated, peak
+from run_rows import GIB, Prediction, Row, UnstatedError, peak
 
 from zerocalc.spec.job import Job
 
@@ -32,14 +32,14 @@ def torchtitan(row: Row) -> list[Job]:
         "recompute": "operators" if row["recompute"].startswith("selective") else row["recompute"],
     }  # fmt: skip
     if shards * tp * pp * cp != row["gpus"]:
-        raise Unstated("degrees that are not the GPUs'")
+        raise UnstatedError("degrees that are not the GPUs'")
     given: Row = {
         "model": TITAN_MODELS[row["model"]], "cluster": {"gpus": row["gpus"], "gpu": "h100-96g"}, "framework": "torchtitan",
         "zero": {"stage": 2 if pp > 1 else 3, "defragment": False}, "training": training,
     }  # fmt: skip
     parallel: Row = {"tp": tp, "pp": pp, "cp": cp, "sequence_parallel": tp > 1}
     if "interleaved" in other:
-        raise Unstated("chunks of layers on a stage that are not stated")
+        raise UnstatedError("chunks of layers on a stage that are not stated")
     stages = range(1, pp + 1) if pp > 1 else (None,)
     return [Job.model_validate({**given, "parallel": {**parallel, "pipeline_stage": stage}}) for stage in stages]
 
@@ -54,7 +54,7 @@ def torchtune(row: Row) -> list[Job]:
     """Full fine-tuning in bf16 throughout on one GPU, torchtune's loss of eight chunks."""
     for word, reason in TORCHTUNE_LATER.items():
         if word in row["id"]:
-            raise Unstated(reason)
+            raise UnstatedError(reason)
     training = {"seq": row["seq"], "micro_batch": row["micro_batch"], "recompute": "full" if row["recompute"] == "on" else "none"}
     given = {
         "model": "llama-3.2-3b", "cluster": {"gpus": 1, "gpu": "a100-80g"}, "recipe": "pure-bf16-adam", "implementation": "huggingface",
@@ -71,7 +71,7 @@ def fsdp_qlora(row: Row) -> list[Job]:
     """Adapters on Llama 2 7B, two GPUs, checkpointing; the base in nf4 or bf16, sharded or (DDP) FSDP's NO_SHARD."""
     how = row["sharding"]
     if "offload" in how:
-        raise Unstated("parameters on the host")
+        raise UnstatedError("parameters on the host")
     model: Row = {"base": "llama-2-7b", "lora": FSDP_QLORA}
     if "QLoRA" in how:
         model["quantised"] = "nf4"
@@ -122,7 +122,7 @@ def simumax_row(row: Row) -> list[Job]:
 def bridge(row: Row) -> list[Job]:
     """Megatron-Bridge's fine-tuning of Llama 3 70B: every stage, of which the fullest is meant. Weights and activations as in bf16."""
     if "70B" not in row["model"]:
-        raise Unstated("experts over ranks of their own, a GPU count and a length that are not stated")
+        raise UnstatedError("experts over ranks of their own, a GPU count and a length that are not stated")
     degree = degrees(row["parallel"])
     tp, pp = degree["tp"], degree["pp"]
     dp = row["gpus"] // (tp * pp)
@@ -143,7 +143,7 @@ def unstated(reason: str) -> Callable[[Row], list[Job]]:
     """A row that is left out."""
 
     def refuse(row: Row) -> list[Job]:
-        raise Unstated(reason)
+        raise UnstatedError(reason)
 
     return refuse
 
@@ -170,4 +170,4 @@ def published(row: Row) -> Iterator[Prediction]:
             ours = max(peak(job, meter) for job in build(row))
             yield Prediction(f"published: {title}", row["id"], "peak", ours, round(row["value"] * UNITS[row["unit"]]))
             return
-    raise Unstated("nobody has written what its id stands for")
+    raise UnstatedError("nobody has written what its id stands for")

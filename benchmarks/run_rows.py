@@ -16,7 +16,7 @@ UNMEASURED = {"allocated": {"runtime", "fragmentation"}, "reserved": {"runtime"}
 """Kinds of terms that a meter does not see: PyTorch's allocator hands out or reserves, and nvidia-smi reads the whole device."""
 
 
-class Unstated(ValueError):
+class UnstatedError(ValueError):
     """A row that doesn't state enough, or whose settings zerocalc does not model; the reason is the message."""
 
 

@@ -63,6 +63,8 @@ FLAGS = (
     Flag("--gpus-per-node", "cluster.gpus_per_node", "N", "GPUs in one node (default 8).", MACHINE),
     Flag("--intra-node", "cluster.intra_node", "BANDWIDTH", "What a GPU sends inside its node, one way: 450GB/s.", MACHINE),
     Flag("--inter-node", "cluster.inter_node", "BANDWIDTH", "What a node's network cards send together: 8x400Gbps as 3200Gbps.", MACHINE),
+    Flag("--workspaces", "cluster.workspaces", "", "Count what libraries of matrix products work in.", MACHINE),
+    Flag("--cublas-workspace", "cluster.cublas_workspace", "BYTES", "A cuBLAS workspace (default: the GPU's), of which there are 2.", MACHINE),
     Flag("--tp", "parallel.tp", "N", "Tensor-parallel degree (default 1).", MACHINE),
     Flag("--pp", "parallel.pp", "N", "Pipeline-parallel degree (default 1).", MACHINE),
     Flag("--interleave", "parallel.interleave", "N", "Chunks of layers on each pipeline stage (default 1).", MACHINE),

@@ -18,7 +18,7 @@ def micro_batches_in_flight(*, pipeline_parallel: int, micro_batches: int) -> in
     p="pipeline_parallel", v="interleave", i="earlier_stages", M="micro_batches",
 )  # fmt: skip
 def chunks_in_flight(*, pipeline_parallel: int, interleave: int, earlier_stages: int, micro_batches: int) -> int:
-    """Chunks of layers, each of one micro-batch, whose activations a stage after ``earlier_stages`` others holds where each has ``interleave`` chunks.
+    """Chunks of layers, each of one micro-batch, whose activations a stage after ``earlier_stages`` others holds, of ``interleave`` chunks each.
 
     >>> chunks_in_flight(pipeline_parallel=8, interleave=3, earlier_stages=0, micro_batches=64)  # of 1/24 of the layers each: 31/24 of them
     31

@@ -143,7 +143,8 @@ def _checkpoints(job: Job, modules: tuple[Module, ...], count: int) -> Term:
     else:
         stored = term(
             "checkpoints", "checkpoints", UNTIL_BACKWARD, checkpoint_bytes,
-            checkpoint_bytes=whole, partitions=partitions, layers=count, pipeline_parallel=pipeline_split(job), micro_batches_in_flight=in_flight(job),
+            checkpoint_bytes=whole, partitions=partitions, layers=count, pipeline_parallel=pipeline_split(job),
+            micro_batches_in_flight=in_flight(job),
         )  # fmt: skip
     if not zero.cpu_checkpointing:
         return stored

@@ -90,7 +90,8 @@ def runtime(gpu: Gpu | None) -> Block:
 
 
 HANDLES = 2
-"""Threads that compute: forward's and automatic differentiation's. PyTorch makes a cuBLAS handle, and a workspace, for each (ATen/cuda/CublasHandlePool.cpp)."""
+"""Threads that compute: forward's and automatic differentiation's. PyTorch makes a cuBLAS handle, and a workspace, for each
+(ATen/cuda/CublasHandlePool.cpp)."""
 
 
 def workspaces(cluster: Cluster, implementation: Implementation) -> Block:

@@ -46,7 +46,8 @@ def states(
 
     ``accumulates``: gradients outlive a micro-batch. ``whole_gradients``: kept whole whatever the stage, because reduction is deferred.
     ``owner_blocks``: into how many blocks the parameters are cut where each block has one owner. ``since``, ``until``: the first
-    moment of gradients, where they are not made in backward, and the last. ``late``: elements whose gradients are reduced last, after the last layer's backward.
+    moment of gradients, where they are not made in backward, and the last. ``late``: elements whose gradients are reduced last, after the
+    last layer's backward.
     """
     terms: list[Term] = []
     shards = rank.shards

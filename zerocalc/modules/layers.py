@@ -115,25 +115,21 @@ def products(modules: Modules, *, attention: bool, gated: bool) -> list[tuple[in
     """Shapes of the linear layers of some modules, (outputs, inputs); queries, keys and values as one, or gate and up, where that is how they run."""
     shapes: list[tuple[int, ...]] = []
     for module in modules:
-        together = ("attention.q.", "attention.k.", "attention.v.") if attention else ()
-        together += ("mlp.gate.", "mlp.up.") if gated else ()
-        joined = [0, 0]
-        for name, shape, is_linear in module.parameter_rows:
-            if not is_linear:
-                continue
-            if module.transposed and len(shape) == 2:
-                shape = shape[::-1]
-            if name.startswith(together) and together:
-                joined = [joined[0] + shape[0], shape[1]]
-            else:
+        together = (("attention.q.", "attention.k.", "attention.v.") if attention else ()) + (("mlp.gate.", "mlp.up.") if gated else ())
+        outputs = inputs = 0
+        for name, kept, is_linear in module.parameter_rows:
+            shape = kept[::-1] if module.transposed and len(kept) == 2 else kept
+            if is_linear and name.startswith(together):
+                outputs, inputs = outputs + shape[0], shape[1]
+            elif is_linear:
                 shapes.append(shape)
-        if joined[0]:
-            shapes.append(tuple(joined))
+        if outputs:
+            shapes.append((outputs, inputs))
     return shapes
 
 
 def pipeline_stage(arch: Architecture, stage: int, stages: int, chunks: int) -> Architecture:
-    """What one pipeline stage of an architecture holds: its layers, with the embedding on the first stage and the head, a tied one's copy, on the last.
+    """What one pipeline stage of an architecture holds: its layers, on the first stage the embedding, on the last the head, a tied one's copy.
 
     Layers that do not divide go to the first stages, or chunks of layers where each stage has several: chunk c of stage i is the (c·stages + i)-th.
     """

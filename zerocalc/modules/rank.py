@@ -44,6 +44,8 @@ class Rank:
     padded: int = 0
     """Elements of all parameters with what the framework rounds them up by; 0 where it rounds nothing."""
     rule: str = "none"
+    whole: Architecture | None = None
+    """All of the model, where ``arch`` may be one pipeline stage's part of it."""
 
     def shardable(self, of: str) -> int:
         """Elements that a recipe's row divides, rounded up as the framework does; where not all is trained, as they are."""
@@ -91,8 +93,9 @@ class Rank:
             return self.arch.linear_elements - (self.stored.parameters if self.stored else 0)
         if of == "factored":
             return self.arch.factored_elements
-        matrix = min(self.arch.matrix_elements, self.total_trainable)
-        return matrix if of == "matrix" else self.total_trainable - matrix
+        trained = min(self.total_trainable, self.arch.parameters)
+        matrix = min(self.arch.matrix_elements, trained)
+        return matrix if of == "matrix" else trained - matrix
 
 
 def rank(job: Job) -> Rank:
@@ -110,6 +113,7 @@ def rank(job: Job) -> Rank:
         raise FieldError("model.trainable", f"{trainable:,} is more than the model's {total:,} parameters")
     stages = pipeline_split(job)
     split = parallel.tp * stages
+    whole = arch
     if arch is not None and parallel.pipeline_stage is not None:
         arch = pipeline_stage(arch, parallel.pipeline_stage, parallel.pp, parallel.interleave)
     own = ceil_div(base, split)
@@ -121,6 +125,7 @@ def rank(job: Job) -> Rank:
     return Rank(
         own + trained if extra is not None else own, trained, job.shards, arch, units(job, arch, own, extra), run.tokens if run else 0, split, total,
         trainable, own if extra is not None else 0, extra, kept, job.zero.persistence_threshold,
+        whole=whole,
     )  # fmt: skip
 
 

@@ -56,7 +56,8 @@ def _title_of_gpu(name: str) -> str | None:
 
 
 class Cluster(Spec):
-    """The GPUs of a job. ``gpu_memory`` [bytes] is what a process can use, and overrides the GPU preset's figure.
+    """The GPUs of a job. ``workspaces``: whether those of cuBLAS are counted; ``cublas_workspace`` [bytes] overrides the GPU's, as
+    CUBLAS_WORKSPACE_CONFIG does. ``gpu_memory`` [bytes] is what a process can use, and overrides the GPU preset's figure.
 
     ``intra_node`` [bytes/s, one way] is what a GPU sends inside its node, ``inter_node`` what all cards of a node send together; they override
     the presets' figures.
@@ -133,6 +134,11 @@ class Parallel(Spec):
     interleave: Whole = 1
     pipeline_stage: Whole | None = None
     sequence_parallel: StrictBool = False
+
+    @property
+    def even_share(self) -> bool:
+        """Whether what is told is an even share of a pipeline's stages."""
+        return self.pp > 1 and self.pipeline_stage is None
 
     @model_validator(mode="after")
     def _check(self) -> Self:
