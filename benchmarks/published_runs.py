@@ -58,7 +58,7 @@ def torchtune(row: Row) -> list[Job]:
     training = {"seq": row["seq"], "micro_batch": row["micro_batch"], "recompute": "full" if row["recompute"] == "on" else "none"}
     given = {
         "model": "llama-3.2-3b", "cluster": {"gpus": 1, "gpu": "a100-80g"}, "recipe": "pure-bf16-adam", "implementation": "huggingface",
-        "loss": "chunked", "framework": "torch-ddp", "zero": {"stage": 0}, "training": training,
+        "loss": "chunked", "zero": {"stage": 0}, "training": training,
     }  # fmt: skip
     return [Job.model_validate(given)]
 

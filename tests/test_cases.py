@@ -1,8 +1,9 @@
-"""Questions that people asked with numbers (tests/data/cases.json): one test a number; the questions that cannot be asked yet stand there with the reason."""
+"""Questions that people asked with numbers (tests/data/cases.json): one test a number; those that cannot be asked yet stand there with the reason."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -58,7 +59,7 @@ def answered(row: dict[str, Any]) -> float:
         return scores(job) / UNITS[row["unit"]]
     answer = estimate(job, row["stage"])
     gpu = answer.memory.gpu
-    found = {
+    quantities: dict[str, Callable[[], float | None]] = {
         "states": lambda: gpu.states_bytes,
         "terms": lambda: terms(answer, words),
         "layers": lambda: sum(
@@ -68,7 +69,8 @@ def answered(row: dict[str, Any]) -> float:
         "sent": lambda: answer.communication.sent_bytes_per_gpu,
         "ratio_to_dp": lambda: answer.communication.ratio_to_dp,
         "peak_flops": lambda: job.cluster.gpu.bf16_dense_flops_per_second if job.cluster.gpu else None,
-    }[name]()
+    }
+    found = quantities[name]()
     assert found is not None
     return found / UNITS[row["unit"]]
 
