@@ -21,25 +21,27 @@ def degrees(text: str) -> dict[str, int]:
 TITAN_MODELS = {"Llama3.1-8B": "llama-3.1-8b", "Llama3-8B": "llama-3-8b", "Llama3.1-70B": "llama-3.1-70b", "Llama3.1-405B": "llama-3.1-405b"}
 
 
+LOOPED_CHUNKS = 2
+"""Stages on a rank where nothing else is said and the schedule is interleaved (torchtitan, distributed/pipeline.py)."""
+
+
 def torchtitan(row: Row) -> list[Job]:
-    """FSDP2 with fp32 shards; blocks that are compiled, and products in 8 bits, keep what eager bf16 ones keep (torchao saves 16-bit inputs)."""
+    """FSDP2 with fp32 shards, as many micro-batches as pipeline stages (the default), of which the last one alone reduces; blocks that are compiled, and products in 8 bits, keep what eager bf16 ones keep (torchao saves 16-bit inputs)."""
     degree = degrees(row["parallel"])
     tp, pp, cp, shards = degree.get("tp", 1), degree.get("pp", 1), degree.get("cp", 1), degree["fsdp"]
-    other = row.get("other", "")
-    accumulation = int(row["micro_batch"]) if pp > 1 else 1
     training = {
-        "seq": row["seq"], "micro_batch": 1 if pp > 1 else row["micro_batch"], "accumulation": accumulation,
+        "seq": row["seq"], "micro_batch": int(row["micro_batch"]) // pp, "accumulation": pp,
         "recompute": "operators" if row["recompute"].startswith("selective") else row["recompute"],
     }  # fmt: skip
     if shards * tp * pp * cp != row["gpus"]:
         raise UnstatedError("degrees that are not the GPUs'")
     given: Row = {
         "model": TITAN_MODELS[row["model"]], "cluster": {"gpus": row["gpus"], "gpu": "h100-96g"}, "framework": "torchtitan",
-        "zero": {"stage": 2 if pp > 1 else 3, "defragment": False}, "training": training,
+        "zero": {"stage": 2 if pp > 1 else 3, "defer_grad_sync": pp > 1, "defragment": False}, "training": training,
     }  # fmt: skip
     parallel: Row = {"tp": tp, "pp": pp, "cp": cp, "sequence_parallel": tp > 1}
-    if "interleaved" in other:
-        raise UnstatedError("chunks of layers on a stage that are not stated")
+    if "interleaved" in row.get("other", ""):
+        parallel["interleave"] = LOOPED_CHUNKS
     stages = range(1, pp + 1) if pp > 1 else (None,)
     return [Job.model_validate({**given, "parallel": {**parallel, "pipeline_stage": stage}}) for stage in stages]
 
@@ -51,11 +53,12 @@ TORCHTUNE_LATER = {
 
 
 def torchtune(row: Row) -> list[Job]:
-    """Full fine-tuning in bf16 throughout on one GPU, torchtune's loss of eight chunks."""
+    """Full fine-tuning in bf16 throughout on one GPU, torchtune's loss of eight chunks, keys and values repeated for every head."""
     for word, reason in TORCHTUNE_LATER.items():
         if word in row["id"]:
             raise UnstatedError(reason)
-    training = {"seq": row["seq"], "micro_batch": row["micro_batch"], "recompute": "full" if row["recompute"] == "on" else "none"}
+    training = {"seq": row["seq"], "micro_batch": row["micro_batch"], "recompute": "full" if row["recompute"] == "on" else "none",
+                "attention": "efficient"}
     given = {
         "model": "llama-3.2-3b", "cluster": {"gpus": 1, "gpu": "a100-80g"}, "recipe": "pure-bf16-adam", "implementation": "huggingface",
         "loss": "chunked", "zero": {"stage": 0}, "training": training,
