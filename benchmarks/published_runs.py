@@ -26,7 +26,9 @@ LOOPED_CHUNKS = 2
 
 
 def torchtitan(row: Row) -> list[Job]:
-    """FSDP2 with fp32 shards, as many micro-batches as pipeline stages (the default), of which the last one alone reduces; blocks that are compiled, and products in 8 bits, keep what eager bf16 ones keep (torchao saves 16-bit inputs)."""
+    """FSDP2 with fp32 shards, as many micro-batches as pipeline stages (the default), of which the last one alone reduces.
+
+    Blocks that are compiled, and products in 8 bits, keep what eager bf16 ones keep (torchao saves 16-bit inputs)."""
     degree = degrees(row["parallel"])
     tp, pp, cp, shards = degree.get("tp", 1), degree.get("pp", 1), degree.get("cp", 1), degree["fsdp"]
     training = {

@@ -104,6 +104,21 @@ def hidden_bytes(*, tokens: int, hidden: int, bytes_per_element: int) -> int:
     return tokens * hidden * bytes_per_element
 
 
+@formula(
+    "n·(⌈h/σ⌉ + ⌈w/t⌉)·B", "reverse-mode differentiation of an MLP: the gradients of the residual stream and of what its activation reads",
+    n="tokens", h="hidden", σ="sequence_parallel", w="width", t="tensor_parallel", B="bytes_per_element",
+)  # fmt: skip
+def gradient_bytes(*, tokens: int, hidden: int, sequence_parallel: int, width: int, tensor_parallel: int, bytes_per_element: int) -> int:
+    """Bytes of the gradients in the layer that is in backward, at its widest: before its MLP's activation, ``width`` numbers a token.
+
+    The gradient of the activation's result is then held too, in place of that result itself.
+
+    >>> gradient_bytes(tokens=4096, hidden=8192, sequence_parallel=1, width=57344, tensor_parallel=1, bytes_per_element=2)
+    536870912
+    """
+    return tokens * (ceil_div(hidden, sequence_parallel) + ceil_div(width, tensor_parallel)) * bytes_per_element
+
+
 @formula("⌈V/t⌉·h·B", "[SP] §4.3", V="vocab", h="hidden", t="tensor_parallel", B="bytes_per_element")
 def head_bytes(*, vocab: int, hidden: int, tensor_parallel: int, bytes_per_element: int) -> int:
     """Bytes of one tensor of the head's size.

@@ -8,6 +8,7 @@ from zerocalc.formulas.activations import (
     checkpoint_bytes,
     chunks_by_width,
     chunks_in_flight,
+    gradient_bytes,
     head_bytes,
     hidden_bytes,
     host_checkpoint_bytes,
@@ -22,7 +23,7 @@ from zerocalc.formulas.formula import ceil_div
 from zerocalc.ledger import Block, Kind, Moment, Term, block, replaced, span, term
 from zerocalc.modules.attention import FUSED_KERNELS, ONE_PRODUCT
 from zerocalc.modules.base import Module
-from zerocalc.modules.layers import Architecture, products
+from zerocalc.modules.layers import Architecture, products, widest
 from zerocalc.modules.rank import Rank
 from zerocalc.modules.units import pipeline_split
 from zerocalc.spec.job import Job
@@ -32,7 +33,7 @@ THROUGHOUT = span("forward", "backward_end")
 UNTIL_BACKWARD = span("forward", "backward_start")
 BACKWARD = span("backward_start", "backward_end")
 HEAD = span("forward", "loss")
-GRADIENTS = "gradients of activations and workspaces are not counted"
+GRADIENTS = "gradients of activations: those before an MLP's activation; kernels' own workspaces are not counted"
 FROZEN = "frozen parameters: activations counted as if all were trained"
 COMPONENT_SUFFIX = " activations"
 """A layer's activation terms are named by component."""
@@ -45,7 +46,7 @@ def activations(job: Job, rank: Rank) -> Block:
     arch = rank.arch
     if arch is None or not arch.saves:
         return block((), ("activations", "logits"))
-    terms = _layers(job, arch) + _ends(job, arch)
+    terms = _layers(job, arch, rank.tokens) + _ends(job, arch)
     if arch.after:
         terms += _loss(job, arch, rank.tokens)
     if job.implementation.placeholder_gradients:
@@ -92,7 +93,7 @@ def _spread(job: Job, name: str, kind: Kind, amount: int, layers: int) -> Term:
     )  # fmt: skip
 
 
-def _layers(job: Job, arch: Architecture) -> list[Term]:
+def _layers(job: Job, arch: Architecture, tokens: int) -> list[Term]:
     """What every layer keeps until its backward, and what the layer in backward computes again."""
     terms: list[Term] = []
     again = waiting = 0
@@ -119,9 +120,22 @@ def _layers(job: Job, arch: Architecture) -> list[Term]:
         checkpoint = terms[0].kind == "checkpoints"
         name = "first layer's checkpoint" if checkpoint else "first layer's activations"
         terms.append(_once(name, "checkpoints" if checkpoint else "activations", ("backward_end",), first, 1))
+    width = max([widest(modules) for _, modules in arch.groups])
+    if width:
+        terms.append(_gradients(job, arch, tokens, width))
     if flying > 1 and waiting:
         terms.append(_once("other micro-batches in flight", "activations", ("backward_end",), waiting, flying - 1))
     return terms
+
+
+def _gradients(job: Job, arch: Architecture, tokens: int, width: int) -> Term:
+    """The gradients in the layer that is in backward."""
+    parallel = job.parallel
+    return term(
+        "gradients in a layer's backward", "activations", BACKWARD, gradient_bytes,
+        tokens=tokens, hidden=arch.hidden, sequence_parallel=parallel.tp if parallel.sequence_parallel else 1, width=width,
+        tensor_parallel=parallel.tp, bytes_per_element=DTYPE_BYTES[job.recipe.compute],
+    )  # fmt: skip
 
 
 def _by_component(job: Job, modules: tuple[Module, ...], count: int, suffix: str) -> list[Term]:

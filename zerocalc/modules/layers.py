@@ -111,6 +111,15 @@ def elements(modules: Iterable[Module], tensor_parallel: int = 1) -> int:
     return sum([math.prod(shape) if replicated(name) else ceil_div(math.prod(shape), tensor_parallel) for name, shape, _ in rows])
 
 
+def widest(modules: Modules) -> int:
+    """Numbers a token that an MLP's activation reads, its gate's and all chosen experts' with them: the widest of some modules."""
+    found = [0]
+    for module in modules:
+        read = [row for row in module.parameter_rows if row[0].startswith(("mlp.up.weight", "mlp.gate.weight", "experts.up"))]
+        found.append(sum([(shape[-2] if not module.transposed else shape[-1]) * module.used for _, shape, linear_weight in read if linear_weight]))
+    return max(found)
+
+
 def products(modules: Modules, *, attention: bool, gated: bool) -> list[tuple[int, ...]]:
     """Shapes of the linear layers of some modules, (outputs, inputs); queries, keys and values as one, or gate and up, where that is how they run."""
     shapes: list[tuple[int, ...]] = []
