@@ -59,8 +59,12 @@ def torchtune(row: Row) -> list[Job]:
     for word, reason in TORCHTUNE_LATER.items():
         if word in row["id"]:
             raise UnstatedError(reason)
-    training = {"seq": row["seq"], "micro_batch": row["micro_batch"], "recompute": "full" if row["recompute"] == "on" else "none",
-                "attention": "efficient"}
+    training = {
+        "seq": row["seq"],
+        "micro_batch": row["micro_batch"],
+        "recompute": "full" if row["recompute"] == "on" else "none",
+        "attention": "efficient",
+    }
     given = {
         "model": "llama-3.2-3b", "cluster": {"gpus": 1, "gpu": "a100-80g"}, "recipe": "pure-bf16-adam", "implementation": "huggingface",
         "loss": "chunked", "zero": {"stage": 0}, "training": training,

@@ -16,6 +16,8 @@ import pytest
 
 import zerocalc
 from tests.docs import documents
+from tests.renew_models import TITLES
+from tests.renew_models import preset as preset_of
 from tests.running import ROOT, environment, run
 from zerocalc import presets
 from zerocalc.cli import COMMANDS
@@ -180,7 +182,8 @@ def test_preset_loads_and_has_a_source(kind: str, preset: str) -> None:
     if kind == "nodes":
         assert table["gpu"] in presets.names("gpus")
     if kind == "models":
-        assert not Model.model_validate(table).assumed, "a preset guesses nothing"
+        model = Model.model_validate(table)
+        assert model.stack is not None or not model.assumed, "a preset guesses nothing; what a family's file notes of its class stays"
 
 
 @pytest.mark.parametrize("kind", presets.KINDS)
@@ -201,6 +204,11 @@ with (ROOT / "tests" / "data" / "model_counts.csv").open(newline="", encoding="u
 @pytest.mark.parametrize("preset", presets.names("models"))
 def test_model_presets_count_exactly(preset: str) -> None:
     assert count_parameters(Model.model_validate(presets.load("models", preset))).total == COUNTS[preset]
+
+
+@pytest.mark.parametrize("name", TITLES)
+def test_written_out_presets_are_what_their_configs_say(name: str) -> None:
+    assert (presets.folder() / "models" / f"{name}.toml").read_text("utf-8") == preset_of(name), "python -m tests.renew_models"
 
 
 def test_every_reference_count_is_of_a_preset() -> None:

@@ -27,7 +27,7 @@ def timing(job: Job, work: Work | None, ledger: Ledger, schedule: Schedule) -> T
     micro_batches, shared = job.training.accumulation, job.model_parallel
     model = step_flops(micro_batches=micro_batches, forward_flops=work.forward, recomputed_flops=0)
     done = step_flops(micro_batches=micro_batches, forward_flops=work.forward, recomputed_flops=work.recomputed)
-    efficiency = job.training.kernel_efficiency
+    efficiency = job.training.kernel_efficiency or job.cluster.kernel_efficiency[0]
     computing = compute_seconds(flops=done / shared, peak_flops_per_second=peak, efficiency=efficiency)
     forward = computing * micro_batches * work.forward / done
     available: dict[Phase, float] = {"forward": forward, "backward": computing - forward, "step": 0.0}

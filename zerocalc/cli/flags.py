@@ -77,7 +77,7 @@ FLAGS = (
     Flag("--recompute", "training.recompute", "none|selective|operators|full", "Activation recomputation (default none).", RUN),
     Flag("--recompute-every", "training.recompute_every", "N", "Recompute one layer in N (default 1: all).", RUN),
     Flag("--recompute-modules", "training.recompute_modules", "LIST", "Selective: core_attn, mlp, moe (default core_attn).", RUN),
-    Flag("--kernel-efficiency", "training.kernel_efficiency", "FRACTION", "Share of the dense peak that kernels reach (0.55).", RUN),
+    Flag("--kernel-efficiency", "training.kernel_efficiency", "FRACTION", "Share of the dense peak that kernels reach (the GPU's, else 0.55).", RUN),
     Flag("--tokens", "training.tokens", "COUNT", "Tokens of the whole training, for days and GPU-hours: 1T.", RUN),
     Flag("--attention", "training.attention", "flash|efficient|math|eager", "Attention kernel (default flash).", RUN),
     Flag("--implementation", "implementation", "NAME|FILE", "Whose layers (default: the framework's): huggingface.", RUN, "implementations"),

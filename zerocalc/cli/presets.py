@@ -43,10 +43,25 @@ def presets(kind: Kind = None, name: Name = None, *, as_json: AsJson = False) ->
     from zerocalc.render import presets as view
 
     if name is None:
-        view.show_names(kind, {one: store.load(kind, one) for one in store.names(kind)})
+        view.show_names(kind, {one: _model(one) if kind == "models" else store.load(kind, one) for one in store.names(kind)})
     else:
         view.show_one(kind, store.label(name), _checked(kind, name)[0])
     return 0
+
+
+def _model(name: str) -> dict[str, Any]:
+    """What a list shows of a model: it is counted."""
+    from zerocalc.counting import count_parameters
+    from zerocalc.spec.model import Model
+
+    model = Model.model_validate(store.load("models", name))
+    counts = count_parameters(model)
+    return {
+        "family": model.kind or model.family,
+        "layers": model.layer_count,
+        "parameters": f"{counts.total:,}",
+        "active per token": "all" if counts.active == counts.total else f"{counts.active:,}",
+    }
 
 
 def _in_plain_numbers(kind: str, name: str) -> dict[str, Any]:

@@ -45,6 +45,13 @@ class Entry(Spec):
         return {**{key: value for key, value in data.items() if key in RESERVED}, "values": values}
 
 
+class Note(Spec):
+    """What a reader should know of some configs only: those of which ``when`` is true."""
+
+    text: str
+    when: Expression
+
+
 class Layers(Spec):
     """Layers of one kind of stack: how many, and their modules, which may differ with ``i``."""
 
@@ -67,7 +74,7 @@ class FamilyFile(Spec):
     neutral: list[str] = Field(default_factory=list)
     refuse: dict[str, str] = Field(default_factory=dict)
     let: dict[str, Expression] = Field(default_factory=dict)
-    notes: list[str] = Field(default_factory=list)
+    notes: list[str | Note] = Field(default_factory=list)
     activations: Expression = False
     """Whether the order of the modules and their values say what the layers keep for backward, perhaps of some configs only; compared with the
     class's own."""
@@ -78,7 +85,9 @@ class FamilyFile(Spec):
     def known(self) -> frozenset[str]:
         """Every key of a config that the file knows: what its expressions read, of nested tables too, and what changes nothing."""
         used: set[str] = set()
-        for expression in _expressions([self.let, self.activations, self.before, self.layers, self.after]):
+        for expression in _expressions(
+            [self.let, self.activations, [note.when for note in self.notes if isinstance(note, Note)], self.before, self.layers, self.after]
+        ):
             used |= names_in(expression)
         nested = {key for table in self.defaults.values() if isinstance(table, Mapping) for key in table}
         spellings = {spelling for others in self.aliases.values() for spelling in others}
@@ -101,6 +110,11 @@ class FamilyFile(Spec):
         for key, expression in self.let.items():
             names[key] = evaluate(expression, names)
         return names
+
+    def noted(self, config: Mapping[str, Any]) -> list[str]:
+        """What a reader of this config should know."""
+        names = self.names(config)
+        return [note if isinstance(note, str) else note.text for note in self.notes if isinstance(note, str) or evaluate(note.when, names)]
 
     def stack(self, config: Mapping[str, Any]) -> Stack:
         """The modules that a config describes."""

@@ -155,7 +155,7 @@ class _Reader:
             stack, places = file.placed(self.config)
             quantised = self.quantised(places if len(file.layers) == 1 else None)
             values = {"stack": stack, "family": model_type, "source": source, "title": self.title(model_type), "quantised": quantised}
-            model = Model.model_validate({**values, "dtype": self.dtype(), "assumed": (*self.notes, *file.notes)})
+            model = Model.model_validate({**values, "dtype": self.dtype(), "assumed": (*self.notes, *file.noted(self.config))})
         except ExpressionError as error:
             raise PresetError(f"{self.name}: {error}") from None
         except ValidationError as error:

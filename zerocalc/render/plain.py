@@ -5,11 +5,12 @@ from __future__ import annotations
 import unicodedata
 
 PLAIN = {
-    "·": "*", "×": "x", "−": "-", "–": "-", "—": "-", "─": "-", "…": "...", "⌈": "ceil(", "⌉": ")", "⌊": "floor(", "⌋": ")", "λ": "lambda", "²": "^2",
-    "³": "^3", "≤": "<=", "≥": ">=", "≠": "!=", "≈": "~", "→": "->", "√": "sqrt", "∞": "inf", "✓": "ok", "✗": "no", "§": "section ",
-    "‘": "'", "’": "'", "“": '"', "”": '"',
+    "·": "*", "×": "x", "−": "-", "–": "-", "—": "-", "─": "-", "…": "...", "⌈": "ceil(", "⌉": ")", "⌊": "floor(", "⌋": ")", "λ": "lambda", "≤": "<=",
+    "≥": ">=", "≠": "!=", "≈": "~", "→": "->", "√": "sqrt", "∞": "inf", "✓": "ok", "✗": "no", "§": "section ", "‘": "'", "’": "'", "“": '"', "”": '"',
 }  # fmt: skip
 """What stands for a symbol. Greek letters are spelled by their names, and letters with accents lose them."""
+RAISED = {"<super>": "^", "<sub>": "_"}
+"""What stands before a raised or a lowered character."""
 
 
 def shows(text: str, encoding: str | None) -> bool:
@@ -48,5 +49,8 @@ def _spelled(character: str) -> str:
     if words[:1] == ["GREEK"] and "LETTER" in words:
         name = words[words.index("LETTER") + 1].lower()
         return name.capitalize() if "CAPITAL" in words else name
+    kind, _, base = unicodedata.decomposition(character).partition(" ")
+    if kind in RAISED:
+        return RAISED[kind] + chr(int(base, 16))
     # Not NFKD: a full-width digit is not the digit that it looks like, and an error line must not say so.
     return "".join(part for part in unicodedata.normalize("NFD", character) if part.isascii()) or "?"

@@ -10,7 +10,7 @@ from rich.text import Text
 from zerocalc.render.console import columns, emit, labelled
 
 FIGURES: dict[str, tuple[str, ...]] = {
-    "models": ("kind", "layers", "hidden", "heads", "vocab"),
+    "models": ("family", "layers", "parameters", "active per token"),
     "gpus": ("usable_bytes", "bf16_dense_flops_per_second", "memory_bytes_per_second", "scale_up_bytes_per_second"),
     "nodes": ("gpus", "gpu", "network_bytes_per_second"),
     "recipes": ("title",),

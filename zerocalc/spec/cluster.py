@@ -6,14 +6,22 @@ from pydantic import Field, StrictBool, model_validator
 
 from zerocalc import presets
 from zerocalc.spec.base import LONGEST_PATH, FieldError, Spec, from_preset
-from zerocalc.units import Bytes, Capacity, Flops, Rate, Whole, format_gib
+from zerocalc.units import Bytes, Capacity, Flops, Fraction, Rate, Whole, format_gib
 
 DEFAULT_GPUS_PER_NODE = 8
 """DGX A100, DGX H100, HGX and the large clouds' nodes; see presets/nodes."""
 
 
+KERNEL_EFFICIENCY = 0.55
+"""Share of the dense peak that kernels reach while they compute, where a GPU's preset has none."""
+KERNEL_EFFICIENCY_NOTE = "an A100's in [SP] Table 5, over whole steps of large models"
+
+
 class Gpu(Spec):
-    """An accelerator. Bandwidths [bytes/s] are one-way and per GPU; a figure without a source is left out."""
+    """An accelerator. Bandwidths [bytes/s] are one-way and per GPU; a figure without a source is left out.
+
+    ``kernel_efficiency``: the share of the dense bf16 peak that the kernels of large models reach while they compute.
+    """
 
     title: Annotated[str, Field(max_length=200)]
     source: Annotated[str, Field(max_length=2000)]
@@ -27,6 +35,8 @@ class Gpu(Spec):
     cublas_workspace_bytes: Bytes | None = None
     gemm_workspace_bytes: Bytes | None = None
     runtime_note: Annotated[str, Field(max_length=500)] | None = None
+    kernel_efficiency: Fraction | None = None
+    kernel_efficiency_note: Annotated[str, Field(max_length=500)] | None = None
     note: Annotated[str, Field(max_length=500)] | None = None
 
     @property
@@ -103,6 +113,14 @@ class Cluster(Spec):
         if gpu is not None and memory is not None and gpu.usable_bytes is not None and memory > gpu.usable_bytes:
             raise FieldError("cluster.gpu_memory", f"{format_gib(memory)} is more than the {format_gib(gpu.usable_bytes)} usable on {gpu.title}")
         return self
+
+    @property
+    def kernel_efficiency(self) -> tuple[float, str]:
+        """The share of the dense peak that kernels reach on this GPU, and on what ground."""
+        gpu = self.gpu
+        if gpu is None or gpu.kernel_efficiency is None:
+            return KERNEL_EFFICIENCY, KERNEL_EFFICIENCY_NOTE
+        return gpu.kernel_efficiency, gpu.kernel_efficiency_note or gpu.source
 
     @property
     def intra_node_bytes_per_second(self) -> int | None:

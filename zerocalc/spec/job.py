@@ -183,7 +183,7 @@ class Job(Spec):
             raise FieldError("zero.gather", "broadcast sends block by block: say how many blocks the parameters are cut into (model.blocks)")
 
     def _check_time(self) -> None:
-        if self.training.kernel_efficiency <= 0:
+        if self.training.kernel_efficiency == 0 or self.cluster.kernel_efficiency[0] == 0:
             raise FieldError("training.kernel_efficiency", "0 of the peak computes nothing: a share above 0 and below 1 is wanted, such as 0.5")
 
     def _check_options(self) -> None:

@@ -12,12 +12,11 @@ RecomputedModule = Literal["core_attn", "mlp", "moe"]
 """Megatron's names (--recompute-modules): softmax(q·k)·v, or all of an MLP or a mixture of experts but its input."""
 
 
-KERNEL_EFFICIENCY = 0.55
-"""Share of the dense peak that kernels reach while they compute: [SP] Table 5 has 0.53 to 0.57 of an A100's over whole steps of large models."""
-
-
 class Training(Spec):
-    """One optimizer step: ``accumulation`` micro-batches of ``micro_batch`` sequences of ``seq`` tokens per data-parallel rank."""
+    """One optimizer step: ``accumulation`` micro-batches of ``micro_batch`` sequences of ``seq`` tokens per data-parallel rank.
+
+    ``kernel_efficiency``: the share of the dense peak that kernels reach while they compute; ``None`` takes the GPU's. ``tokens``: of the whole run.
+    """
 
     seq: Whole | None = None
     micro_batch: Whole = 1
@@ -25,6 +24,6 @@ class Training(Spec):
     recompute: Literal["none", "selective", "operators", "full"] = "none"
     recompute_every: Whole = 1
     recompute_modules: Annotated[tuple[RecomputedModule, ...], BeforeValidator(listed)] = ("core_attn",)
-    kernel_efficiency: Fraction = KERNEL_EFFICIENCY
+    kernel_efficiency: Fraction | None = None
     tokens: Count | None = None
     attention: Kernel = "flash"
