@@ -26,7 +26,6 @@ missing:
 
 - Blocks and losses that torch.compile fuses keep less: such rows are predicted as eager ones.
 - Transformer Engine's flash attention (A100, GB200) copies its output where the micro-batch is above 1; its cuDNN attention (H100) does not.
-- The gradients of activations in the layer that is in backward, which count where neither logits nor a head stand at the peak.
 - Older releases (`lts`) of Megatron-LM's fused cross-entropy hold a further fp32 copy; some GB200 readings were made by a PyTorch whose cuBLAS
   workspaces are Ampere's.
 - 8-bit products are predicted as 16-bit ones.
