@@ -11,6 +11,8 @@ from zerocalc.estimator import estimate
 from zerocalc.spec.job import Job
 
 GPT2_VOCAB = 50257
+BERT_VOCAB = 28996
+"""bert-large-cased."""
 VOCAB_MULTIPLE = 128
 """Megatron-LM's --make-vocab-size-divisible-by; it is multiplied by the tensor-parallel degree."""
 NULL_TOKENIZER_EXTRA = 1
@@ -22,7 +24,7 @@ LEFT_OUT = {
     "uneven": "uneven stages that are not stated", "grpo": "reinforcement learning", "deepseek_proxy": "latent attention",
     "defer_embedding_wgrad": "the head's weight gradient is deferred over micro-batches",
     "account_for_embedding": "stages that count embedding and loss as layers", "experts": "experts over ranks of their own",
-    "fp8": "8-bit linear layers", "mfsdp": "Megatron-FSDP", "bert": "BERT's heads",
+    "fp8": "8-bit linear layers", "mfsdp": "Megatron-FSDP",
 }  # fmt: skip
 """Words in a test's name, or columns, and why the row is left out."""
 GPUS = {"a100": "a100-80g", "h100": "h100-80g", "dgxh100": "h100-80g", "gb200": "gb200"}
@@ -59,16 +61,21 @@ def megatron_job(row: Row) -> Job:
     return Job.model_validate(given)
 
 
+def transformer_engine(row: Row) -> bool:
+    """Whether Transformer Engine's layers are used: --transformer-impl's default."""
+    return bool(row.get("impl", "transformer_engine") == "transformer_engine") and "local_spec" not in row["test"]
+
+
 def implementation(row: Row) -> str:
     """Whose layers: Transformer Engine's, with weight gradients added by its kernels or after them, or Megatron-LM's own."""
-    if row.get("impl") != "transformer_engine":
+    if not transformer_engine(row):
         return "megatron"
     return "megatron-te-added" if row.get("no_grad_fusion") else "megatron-te"
 
 
 def training(row: Row, dp: int) -> Row:
     """How a batch is run."""
-    flash = row.get("impl") == "transformer_engine" and row.get("attn") != "unfused"
+    flash = transformer_engine(row) and row.get("attn") != "unfused"
     out: Row = {
         "seq": row["seq"],
         "micro_batch": row["mbs"],
@@ -105,7 +112,8 @@ def megatron_stack(row: Row) -> Row:
     """The modules of Megatron-LM's GPT as its flags say."""
     hidden, heads, tp = row["hidden"], row["heads"], row["tp"]
     multiple = row.get("vocab_multiple", VOCAB_MULTIPLE) * tp
-    vocab = row.get("vocab") or GPT2_VOCAB
+    bert = row["family"] == "bert"
+    vocab = row.get("vocab") or (BERT_VOCAB if bert else GPT2_VOCAB)
     if row.get("tokenizer") == "NullTokenizer":
         vocab += NULL_TOKENIZER_EXTRA
     vocab = row.get("padded_vocab") or -(-vocab // multiple) * multiple
@@ -131,11 +139,24 @@ def megatron_stack(row: Row) -> Row:
     before = {"vocab": vocab, "dim": hidden, "positions": 0 if rope else row["seq"], "dropout": dropout, "rotary_dim": head_dim if rope else 0}
     after = [
         {"type": "norm", "name": "final norm", "values": norm},
-        {"type": "head", "name": "head", "values": {"vocab": vocab, "dim": hidden, "tied": not row.get("untied")}},
+        {"type": "head", "name": "head", "values": {"vocab": vocab, "dim": hidden, "tied": not row.get("untied"), "bias": bert}},
     ]
+    embedding: list[Row] = [{"type": "embedding", "name": "embedding", "values": before}]
+    if bert:
+        embedding.append({"type": "tensors", "name": "token types", "tensors": {"token_types.weight": (2, hidden)}})
+        after.insert(1, {"type": "tensors", "name": "heads' layers", "tensors": bert_heads(hidden)})
     return {
-        "activations": True, "before": [{"type": "embedding", "name": "embedding", "values": before}],
+        "activations": True, "before": embedding,
         "groups": [{"count": row["layers"], "modules": layer}], "after": after,
+    }  # fmt: skip
+
+
+def bert_heads(hidden: int) -> dict[str, tuple[int, ...]]:
+    """BERT's pooler and binary head, and the layer before its language model's head."""
+    square, line = (hidden, hidden), (hidden,)
+    return {
+        "pooler.weight": square, "pooler.bias": line, "binary_head.weight": (2, hidden), "binary_head.bias": (2,), "transform.weight": square,
+        "transform.bias": line, "transform.norm.weight": line, "transform.norm.bias": line,
     }  # fmt: skip
 
 
