@@ -55,7 +55,7 @@ def megatron_job(row: Row) -> Job:
     if row.get("loss_fusion") or "cross_entropy_loss_fusion" in row["test"]:
         given["loss"] = "parallel-fused"
     if row.get("fp16"):
-        given["recipe"] = "mixed-adam-both-grads"
+        given["recipe"] = "mixed-adam"
     if row.get("optimizer_instances", 1) > 1 or "multi_dist_optimizer_instances" in row["test"]:
         given["zero"]["shard_group"] = dp * cp // row.get("optimizer_instances", 2)
     return Job.model_validate(given)

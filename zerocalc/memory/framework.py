@@ -10,6 +10,7 @@ from zerocalc.spec.job import Job
 from zerocalc.spec.recipe import DTYPE_BYTES
 
 END: Moment = "backward_end"
+FULL = "fp32"
 
 
 def held(job: Job, rank: Rank, behaviour: FrameworkStage, activations: Block) -> Block:
@@ -18,7 +19,10 @@ def held(job: Job, rank: Rank, behaviour: FrameworkStage, activations: Block) ->
         return EMPTY
     terms: list[Term] = []
     last: list[tuple[Holding, int]] = []
+    full = job.trained_recipe.gradient_dtype == FULL
     for row in behaviour.holds:
+        if row.where and full:
+            continue
         elements, shards, size = _inputs(job, rank, row)
         copies = row.copies * (row.if_overlapped if job.overlaps(behaviour.stage) else 1)
         if not elements:

@@ -43,6 +43,7 @@ class Holding(Spec):
 
     ``after_layers``: only once no layer is left in backward and what stands outside the layers is reduced; activations are gone by then.
     ``largest``: not more than so many elements: the option of that name, such as reduce_bucket_size; ``whole``: as many, however small the part.
+    ``where``: only where the recipe keeps gradients in 16 bits.
     ``if_overlapped``: so many times as much where communication overlaps with computing.
     """
 
@@ -57,6 +58,7 @@ class Holding(Spec):
     after_layers: StrictBool = False
     largest: Limit | None = None
     whole: StrictBool = False
+    where: Literal["16-bit gradients"] | None = None
     if_overlapped: Whole = 1
 
 
