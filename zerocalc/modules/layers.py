@@ -111,12 +111,18 @@ def elements(modules: Iterable[Module], tensor_parallel: int = 1) -> int:
     return sum([math.prod(shape) if replicated(name) else ceil_div(math.prod(shape), tensor_parallel) for name, shape, _ in rows])
 
 
+READ_BY_ACTIVATIONS = ("mlp.up.weight", "mlp.gate.weight", "experts.up")
+
+
 def widest(modules: Modules) -> int:
     """Numbers a token that an MLP's activation reads, its gate's and all chosen experts' with them: the widest of some modules."""
     found = [0]
     for module in modules:
-        read = [row for row in module.parameter_rows if row[0].startswith(("mlp.up.weight", "mlp.gate.weight", "experts.up"))]
-        found.append(sum([(shape[-2] if not module.transposed else shape[-1]) * module.used for _, shape, linear_weight in read if linear_weight]))
+        if module.component in ("mlp", "experts"):
+            axis = -1 if module.transposed else -2
+            read = [(name, shape[axis]) for name, shape, _ in module.parameter_rows if name.endswith(READ_BY_ACTIVATIONS)]
+            each = bool(read) and read[0][0] not in READ_BY_ACTIVATIONS  # a tensor for each expert
+            found.append(sum([width for _, width in read]) * module.used // (module.experts if each else 1))
     return max(found)
 
 
