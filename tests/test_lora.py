@@ -104,6 +104,15 @@ def test_every_matrix_of_a_family_has_a_known_name(family: str) -> None:
                 assert names.of(module.name, tensor) is not None, f"{module.name}/{tensor}"
 
 
+@pytest.mark.parametrize("family", ["gemma", "ernie4_5"])
+def test_a_decoder_written_out_for_its_norms_is_adapted_as_llamas_kind_is(family: str) -> None:
+    sizes = {"hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 64}
+    config = {**sizes, "vocab_size": 1000, "tie_word_embeddings": True}
+    ours, llama = (model_from_config({**config, "model_type": name}, "config.json") for name in (family, "llama"))
+    for targets in (None, "all-linear", ["gate_proj", "o_proj"]):
+        assert trained(with_lora(ours, targets=targets)) == trained(with_lora(llama, targets=targets)) > 0
+
+
 NAMED = st.lists(st.sampled_from(ATTENTION + MLP), min_size=1, unique=True)
 
 

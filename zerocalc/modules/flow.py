@@ -116,11 +116,11 @@ class _Flow:
 
     def _dense(self, step: Any) -> None:
         """A dense layer, perhaps with an activation, of the stream or its norm: what follows reads its result."""
-        out, inner = next(shape for shape in step.tensors.values() if len(shape) > 1)
+        name, (out, inner) = next((name, shape) for name, shape in step.tensors.items() if len(shape) > 1)
         x = self.stream if self.read is None else self.read
         if x.shape[-1] != inner:
             x = self.tape.stream(f"{step.name} input", inner)
-        self.stream = self.tape.linear(x, step.name, f"{step.name} output", (out,), self.tape.run.sequence)
+        self.stream = self.tape.linear(x, name.removesuffix(".weight"), f"{step.name} output", (out,), self.tape.run.sequence)
         if activation := step.values.get("activation"):
             self.stream = activate(self.tape, self.stream, activation, f"{step.name} output")
         self.read = None
