@@ -1,15 +1,18 @@
 """Ours beside published tables and measured activations, as Markdown: what docs/accuracy.md holds.
 
-python benchmarks/accuracy.py > docs/accuracy.md
+python benchmarks/accuracy.py > docs/accuracy.md; python benchmarks/accuracy.py --json > docs/accuracy.json
 """
 
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
+
+import public_runs
 
 from zerocalc.estimator import estimate
 from zerocalc.memory.activations import kept_bytes
@@ -157,8 +160,13 @@ def page() -> str:
         cells = [peaks["loss"], *(str(peaks[key]) for key in ("tokens", "hidden", "vocab")), "frozen" if peaks["frozen_head"] else "trained"]
         cells += compared(peaks["peak_forward_bytes"], forward)[0] + compared(peaks["peak_backward_bytes"], backward)[0]
         lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines) + "\n"
+    return "\n".join([*lines, *public_runs.section()]) + "\n"
+
+
+def unrounded() -> str:
+    """The peaks of real runs, in bytes."""
+    return json.dumps(public_runs.unrounded(), indent=1) + "\n"
 
 
 if __name__ == "__main__":
-    print(page(), end="")
+    print(unrounded() if sys.argv[1:] == ["--json"] else page(), end="")

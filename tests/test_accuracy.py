@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib.util
+import sys
 from pathlib import Path
+from statistics import median
 from types import ModuleType
 from typing import Any
 
@@ -23,6 +25,7 @@ CHUNKED, FEW_TOKENS = 0.034, 0.011
 
 def _script() -> ModuleType:
     spec = importlib.util.spec_from_file_location("accuracy", ROOT / "benchmarks" / "accuracy.py")
+    sys.path.insert(0, str(ROOT / "benchmarks"))  # its neighbours
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -37,6 +40,37 @@ LOSSES = list(ACCURACY.losses())
 
 def test_the_page_is_not_stale() -> None:
     assert (ROOT / "docs" / "accuracy.md").read_text("utf-8") == ACCURACY.page(), "run: python benchmarks/accuracy.py > docs/accuracy.md"
+
+
+def test_the_unrounded_figures_are_not_stale() -> None:
+    assert (ROOT / "docs" / "accuracy.json").read_text("utf-8") == ACCURACY.unrounded(), (
+        "run: python benchmarks/accuracy.py --json > docs/accuracy.json"
+    )
+
+
+def test_the_readme_has_the_summary() -> None:
+    assert "\n".join(ACCURACY.public_runs.summary()) in (ROOT / "README.md").read_text("utf-8")
+
+
+GOALS = {("Megatron-LM CI", "steady"): 0.02, ("Megatron-LM CI", "peak"): 0.05, ("published peaks", "peak"): 0.07}
+
+
+@pytest.mark.parametrize(("source", "most"), GOALS.items(), ids=["-".join(goal) for goal in GOALS])
+def test_real_runs_are_met_at_the_median(source: tuple[str, str], most: float) -> None:
+    assert median(ACCURACY.public_runs.errors()[source]) <= most
+
+
+def test_nine_of_ten_peaks_of_megatron_are_met() -> None:
+    errors = ACCURACY.public_runs.errors()["Megatron-LM CI", "peak"]
+    assert ACCURACY.public_runs.percentile(errors, 0.9) <= 0.12
+
+
+def test_each_of_simumax_runs_is_met() -> None:
+    assert max(ACCURACY.public_runs.errors()["SimuMax B200", "peak"]) <= 0.03
+
+
+def test_what_fitted_fits() -> None:
+    assert [row for row, fits, _ in ACCURACY.public_runs.verdicts() if fits is not True] == []
 
 
 @pytest.mark.parametrize("run", RUNS, ids=["-".join(word.replace(" ", "-") for word in ACCURACY.words(run) if word) for run in RUNS])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from zerocalc.ledger import ACTIVATION_KINDS, MOMENTS, STATE_KINDS, Ledger, block, join
 from zerocalc.memory.activations import activations
-from zerocalc.memory.buffers import DEFRAGMENTED, buffers, fragmentation, gathered, runtime
+from zerocalc.memory.buffers import DEFRAGMENTED, buffers, fragmentation, gathered, runtime, workspaces
 from zerocalc.memory.states import states
 from zerocalc.modules.rank import Rank, rank, rounded
 from zerocalc.results import AtPeak, Communication, Estimate, GpuMemory, HostMemory, Memory, Timing
@@ -71,10 +71,12 @@ def build_ledger(job: Job, holds: Rank, behaviour: FrameworkStage) -> Ledger:
         states(
             recipe, holds, stage, accumulates=accumulates, whole_gradients=accumulates and zero.defer_grad_sync,
             owner_blocks=job.model.blocks if zero.gather == "broadcast" else None,
-            until=behaviour.gradients_until, late=_reduced_last(holds, behaviour), gradients=zero.chosen(None, behaviour.gradients_unless),
+            since=behaviour.gradients_from, until=behaviour.gradients_until, late=_reduced_last(holds, behaviour),
+            gradients=zero.chosen(None, behaviour.gradients_unless),
         ),
         kept,
         runtime(job.cluster.gpu),
+        workspaces(job.cluster, job.implementation),
     ]  # fmt: skip
     if behaviour.published:
         parts[1:1] = [

@@ -11,7 +11,8 @@ from zerocalc.spec.base import require
 from zerocalc.spec.job import Job
 from zerocalc.units import format_count, format_gib
 
-EVEN_SPLIT = "even split: tensor and pipeline parallelism divide states evenly"
+EVEN_SPLIT = "even split: pipeline parallelism divides states evenly"
+EVEN_TENSORS = "even split: tensor parallelism divides all of a bare number of parameters"
 
 EVEN_TOKENS = "even split: context parallelism divides the tokens of a sequence evenly"
 
@@ -63,10 +64,15 @@ def _assumed(job: Job, timed: bool) -> list[str]:
         own, (typical, note) = job.training.kernel_efficiency, cluster.kernel_efficiency
         share = f"{100 * typical:.0f} % of the dense peak ({note})" if own is None else f"{100 * own:.0f} % of the dense peak"
         out.append(f"time: kernels reach {share}, links their nominal bandwidth; no input, no stragglers")
-    if parallel.tp * parallel.pp > 1:
+    if parallel.tp > 1 and job.model.is_bare:
+        out.append(EVEN_TENSORS)
+    even = parallel.even_share
+    if even:
         out.append(EVEN_SPLIT)
+    elif parallel.pp > 1:
+        out.append(f"memory and traffic are those of pipeline stage {parallel.pipeline_stage} of {parallel.pp}")
     layers = job.model.layer_count
-    if layers and layers % parallel.pp:
+    if even and layers and layers % parallel.pp:
         fullest = ceil_div(layers, parallel.pp)
         out.append(f"even split: {layers} layers over {parallel.pp} pipeline stages, {layers / parallel.pp:.4g} a stage; the fullest has {fullest}")
     if parallel.cp > 1:
@@ -171,7 +177,7 @@ def _notes(job: Job, candidates: list[Estimate]) -> list[str]:
         notes.append("the keys and values that context-parallel ranks send each other are not counted")
     if job.parallel.tp * job.parallel.pp > 1 and "activations" in unknown:
         notes.append("what tensor and pipeline parallelism send is unknown too, and not in the traffic")
-    if job.parallel.pp > 1:
+    if job.parallel.even_share:
         notes.append(_fullest_stage(job))
     if job.zero.defer_grad_sync and job.training.accumulation == 1:
         notes.append("deferring gradient reduction changes nothing with one micro-batch a step")

@@ -14,16 +14,16 @@ def micro_batches_in_flight(*, pipeline_parallel: int, micro_batches: int) -> in
 
 
 @formula(
-    "min(p·v + p − 1, M·v)", "[SP] §4.2.3; [Meg] §2.2 (interleaved 1F1B: chunks of the first stage)",
-    p="pipeline_parallel", v="interleave", M="micro_batches",
+    "min(p·v + p − 1 − 2·i, M·v)", "[SP] §4.2.3; [Meg] §2.2 (interleaved 1F1B); megatron-core, pipeline_parallel/schedules.py",
+    p="pipeline_parallel", v="interleave", i="earlier_stages", M="micro_batches",
 )  # fmt: skip
-def chunks_in_flight(*, pipeline_parallel: int, interleave: int, micro_batches: int) -> int:
-    """Chunks of layers, each of one micro-batch, whose activations the first stage holds at once where each stage has ``interleave`` chunks.
+def chunks_in_flight(*, pipeline_parallel: int, interleave: int, earlier_stages: int, micro_batches: int) -> int:
+    """Chunks of layers, each of one micro-batch, whose activations a stage after ``earlier_stages`` others holds, of ``interleave`` chunks each.
 
-    >>> chunks_in_flight(pipeline_parallel=8, interleave=3, micro_batches=64)  # of 1/24 of the layers each: 31/24 of them
+    >>> chunks_in_flight(pipeline_parallel=8, interleave=3, earlier_stages=0, micro_batches=64)  # of 1/24 of the layers each: 31/24 of them
     31
     """
-    return min(pipeline_parallel * interleave + pipeline_parallel - 1, micro_batches * interleave)
+    return min(pipeline_parallel * interleave + pipeline_parallel - 1 - 2 * earlier_stages, micro_batches * interleave)
 
 
 @formula("⌈A·L/(p·v)⌉·c", "[SP] §4.2.3", A="bytes_per_layer", L="layers", p="pipeline_parallel", v="interleave", c="chunks_in_flight")
@@ -102,6 +102,21 @@ def hidden_bytes(*, tokens: int, hidden: int, bytes_per_element: int) -> int:
     67108864
     """
     return tokens * hidden * bytes_per_element
+
+
+@formula(
+    "n·(⌈h/σ⌉ + ⌈w/t⌉)·B", "reverse-mode differentiation of an MLP: the gradients of the residual stream and of what its activation reads",
+    n="tokens", h="hidden", σ="sequence_parallel", w="width", t="tensor_parallel", B="bytes_per_element",
+)  # fmt: skip
+def gradient_bytes(*, tokens: int, hidden: int, sequence_parallel: int, width: int, tensor_parallel: int, bytes_per_element: int) -> int:
+    """Bytes of the gradients in the layer that is in backward, at its widest: before its MLP's activation, ``width`` numbers a token.
+
+    The gradient of the activation's result is then held too, in place of that result itself.
+
+    >>> gradient_bytes(tokens=4096, hidden=8192, sequence_parallel=1, width=57344, tensor_parallel=1, bytes_per_element=2)
+    536870912
+    """
+    return tokens * (ceil_div(hidden, sequence_parallel) + ceil_div(width, tensor_parallel)) * bytes_per_element
 
 
 @formula("⌈V/t⌉·h·B", "[SP] §4.3", V="vocab", h="hidden", t="tensor_parallel", B="bytes_per_element")

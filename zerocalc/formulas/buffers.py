@@ -110,3 +110,13 @@ def touched(sizes: Sequence[int], shards: int, share: int) -> list[tuple[int, bo
         amount = (ends[min(last, len(ends) - 1)] - (ends[first - 1] if first else 0)) if first < len(ends) else 0
         out.append((amount, first == 0))
     return out
+
+
+@formula("W·n", "CUBLAS_WORKSPACE_CONFIG, or the GPU's preset", W="workspace_bytes", n="handles")
+def workspace_bytes(*, workspace_bytes: int, handles: int) -> int:
+    """Bytes of the workspaces that a library of matrix products allocates once per handle.
+
+    >>> workspace_bytes(workspace_bytes=33_554_432, handles=2)
+    67108864
+    """
+    return workspace_bytes * handles

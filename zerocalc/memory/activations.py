@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
+
 from zerocalc.formulas.activations import (
     checkpoint_bytes,
     chunks_by_width,
     chunks_in_flight,
+    gradient_bytes,
     head_bytes,
     hidden_bytes,
     host_checkpoint_bytes,
@@ -18,10 +21,11 @@ from zerocalc.formulas.activations import (
 )
 from zerocalc.formulas.formula import ceil_div
 from zerocalc.ledger import Block, Kind, Moment, Term, block, replaced, span, term
-from zerocalc.modules.attention import FUSED_KERNELS
+from zerocalc.modules.attention import FUSED_KERNELS, ONE_PRODUCT
 from zerocalc.modules.base import Module
-from zerocalc.modules.layers import Architecture
+from zerocalc.modules.layers import Architecture, products, widest
 from zerocalc.modules.rank import Rank
+from zerocalc.modules.units import pipeline_split
 from zerocalc.spec.job import Job
 from zerocalc.spec.recipe import DTYPE_BYTES
 
@@ -29,7 +33,7 @@ THROUGHOUT = span("forward", "backward_end")
 UNTIL_BACKWARD = span("forward", "backward_start")
 BACKWARD = span("backward_start", "backward_end")
 HEAD = span("forward", "loss")
-GRADIENTS = "gradients of activations and workspaces are not counted"
+GRADIENTS = "gradients of activations: those before an MLP's activation; kernels' own workspaces are not counted"
 FROZEN = "frozen parameters: activations counted as if all were trained"
 COMPONENT_SUFFIX = " activations"
 """A layer's activation terms are named by component."""
@@ -42,7 +46,13 @@ def activations(job: Job, rank: Rank) -> Block:
     arch = rank.arch
     if arch is None or not arch.saves:
         return block((), ("activations", "logits"))
-    terms = _layers(job, arch) + _ends(job, arch) + _loss(job, arch, rank.tokens)
+    terms = _layers(job, arch, rank.tokens) + _ends(job, arch)
+    if arch.after:
+        terms += _loss(job, arch, rank.tokens)
+    if job.implementation.placeholder_gradients:
+        terms += _placeholders(job, arch)
+    if job.implementation.stage_inputs and job.parallel.pp > 1:
+        terms += _stage_inputs(job, arch, rank.tokens)
     if job.implementation.shared_buffer:
         terms += _shared_buffer(job, arch, rank.tokens)
     assumptions = [f"layers of {job.implementation.name}: {job.implementation.title or 'as its file says'}", GRADIENTS]
@@ -50,7 +60,7 @@ def activations(job: Job, rank: Rank) -> Block:
         assumptions.append(FROZEN)
     if len(arch.groups) > 1:
         assumptions.append(IN_BACKWARD)
-    if job.parallel.pp > 1:
+    if pipeline_split(job) > 1:
         assumptions.append(STAGES)
     return block(terms, (), tuple(assumptions))
 
@@ -61,16 +71,17 @@ def kept_bytes(modules: tuple[Module, ...]) -> int:
 
 
 def in_flight(job: Job) -> int:
-    """Micro-batches that the first stage holds at once, or chunks of layers, each of one micro-batch, under interleaving."""
+    """Micro-batches that a stage holds at once, the first unless told otherwise, or chunks of layers, each of one micro-batch, under interleaving."""
     parallel, micro_batches = job.parallel, job.training.accumulation
+    stages, earlier = parallel.pp, (parallel.pipeline_stage or 1) - 1
     if parallel.interleave == 1:
-        return micro_batches_in_flight.function(pipeline_parallel=parallel.pp, micro_batches=micro_batches)
-    return chunks_in_flight.function(pipeline_parallel=parallel.pp, interleave=parallel.interleave, micro_batches=micro_batches)
+        return micro_batches_in_flight.function(pipeline_parallel=stages - earlier, micro_batches=micro_batches)
+    return chunks_in_flight.function(pipeline_parallel=stages, earlier_stages=earlier, interleave=parallel.interleave, micro_batches=micro_batches)
 
 
 def _spread(job: Job, name: str, kind: Kind, amount: int, layers: int) -> Term:
     """What ``layers`` layers keep, ``amount`` bytes each, on the first stage."""
-    pipeline, interleave = job.parallel.pp, job.parallel.interleave
+    pipeline, interleave = pipeline_split(job), job.parallel.interleave
     if interleave == 1:
         return term(
             name, kind, UNTIL_BACKWARD, saved_bytes,
@@ -82,7 +93,7 @@ def _spread(job: Job, name: str, kind: Kind, amount: int, layers: int) -> Term:
     )  # fmt: skip
 
 
-def _layers(job: Job, arch: Architecture) -> list[Term]:
+def _layers(job: Job, arch: Architecture, tokens: int) -> list[Term]:
     """What every layer keeps until its backward, and what the layer in backward computes again."""
     terms: list[Term] = []
     again = waiting = 0
@@ -109,9 +120,22 @@ def _layers(job: Job, arch: Architecture) -> list[Term]:
         checkpoint = terms[0].kind == "checkpoints"
         name = "first layer's checkpoint" if checkpoint else "first layer's activations"
         terms.append(_once(name, "checkpoints" if checkpoint else "activations", ("backward_end",), first, 1))
+    width = max([widest(modules) for _, modules in arch.groups])
+    if width:
+        terms.append(_gradients(job, arch, tokens, width))
     if flying > 1 and waiting:
         terms.append(_once("other micro-batches in flight", "activations", ("backward_end",), waiting, flying - 1))
     return terms
+
+
+def _gradients(job: Job, arch: Architecture, tokens: int, width: int) -> Term:
+    """The gradients in the layer that is in backward."""
+    parallel = job.parallel
+    return term(
+        "gradients in a layer's backward", "activations", BACKWARD, gradient_bytes,
+        tokens=tokens, hidden=arch.hidden, sequence_parallel=parallel.tp if parallel.sequence_parallel else 1, width=width,
+        tensor_parallel=parallel.tp, bytes_per_element=DTYPE_BYTES[job.recipe.compute],
+    )  # fmt: skip
 
 
 def _by_component(job: Job, modules: tuple[Module, ...], count: int, suffix: str) -> list[Term]:
@@ -133,7 +157,8 @@ def _checkpoints(job: Job, modules: tuple[Module, ...], count: int) -> Term:
     else:
         stored = term(
             "checkpoints", "checkpoints", UNTIL_BACKWARD, checkpoint_bytes,
-            checkpoint_bytes=whole, partitions=partitions, layers=count, pipeline_parallel=parallel.pp, micro_batches_in_flight=in_flight(job),
+            checkpoint_bytes=whole, partitions=partitions, layers=count, pipeline_parallel=pipeline_split(job),
+            micro_batches_in_flight=in_flight(job),
         )  # fmt: skip
     if not zero.cpu_checkpointing:
         return stored
@@ -178,6 +203,26 @@ def _loss(job: Job, arch: Architecture, tokens: int) -> list[Term]:
             entry = term(row.name, "logits", row.moments, logits_bytes, tokens=part, vocab=arch.vocab, tensor_parallel=tp, bytes_per_element=size)
         terms.append(entry)
     return terms
+
+
+def _placeholders(job: Job, arch: Architecture) -> list[Term]:
+    """One tensor in compute's dtype for each shape of the layers' weights."""
+    fused = job.implementation.qkv in ONE_PRODUCT
+    shapes = {shape for _, modules in arch.groups for shape in products(modules, attention=fused, gated=job.implementation.gated == "fused")}
+    amount = sum([math.prod(shape) for shape in shapes])
+    held = hidden_bytes.function(tokens=1, hidden=ceil_div(amount, job.parallel.tp), bytes_per_element=DTYPE_BYTES[job.recipe.compute])
+    return [_once("placeholders of gradients", "buffers", span("forward", "step"), held, 1)]
+
+
+def _stage_inputs(job: Job, arch: Architecture, tokens: int) -> list[Term]:
+    """What a stage received last for each of its chunks, and the gradient of it: of the same size; the model's first chunk receives nothing."""
+    parallel = job.parallel
+    chunks = parallel.interleave - (1 if parallel.pipeline_stage in (None, 1) else 0)
+    if not chunks:
+        return []
+    share = ceil_div(tokens, parallel.tp) if parallel.sequence_parallel else tokens
+    kept = hidden_bytes.function(tokens=share, hidden=arch.hidden, bytes_per_element=DTYPE_BYTES[job.recipe.compute])
+    return [_once("stage's last inputs and their gradients", "activations", ("step",), kept, 2 * chunks)]
 
 
 def _shared_buffer(job: Job, arch: Architecture, tokens: int) -> list[Term]:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from zerocalc.formulas.buffers import bucket_bytes, fragmentation_bytes, fused_bytes, gathered_bytes, runtime_bytes
+from zerocalc.formulas.buffers import bucket_bytes, fragmentation_bytes, fused_bytes, gathered_bytes, runtime_bytes, workspace_bytes
 from zerocalc.ledger import DYNAMIC_KINDS, EMPTY, MOMENTS, Block, Ledger, Moment, Term, block, span, term
 from zerocalc.modules.rank import Rank
 from zerocalc.modules.units import Place
-from zerocalc.spec.cluster import Gpu
+from zerocalc.spec.cluster import Cluster, Gpu
+from zerocalc.spec.implementation import Implementation
 from zerocalc.spec.recipe import DTYPE_BYTES
 from zerocalc.spec.zero import FUSED_BUFFER_BYTES, Zero
 
@@ -86,6 +87,26 @@ def runtime(gpu: Gpu | None) -> Block:
         return EMPTY
     note = gpu.runtime_words
     return block((term("device runtime", "runtime", MOMENTS, runtime_bytes, note, runtime_bytes=gpu.runtime_bytes),), (), (note,))
+
+
+HANDLES = 2
+"""Threads that compute: forward's and automatic differentiation's. PyTorch makes a cuBLAS handle, and a workspace, for each
+(ATen/cuda/CublasHandlePool.cpp)."""
+
+
+def workspaces(cluster: Cluster, implementation: Implementation) -> Block:
+    """What matrix products work in, held from the first one on."""
+    gpu = cluster.gpu
+    if not cluster.workspaces or gpu is None:
+        return EMPTY
+    size = gpu.cublas_workspace_bytes if cluster.cublas_workspace is None else cluster.cublas_workspace
+    own = gpu.gemm_workspace_bytes if implementation.gemm_workspace else 0
+    if size is None or own is None:
+        return block((), ("workspaces",))
+    terms = [term("cuBLAS workspaces", "buffers", span("forward", "step"), workspace_bytes, workspace_bytes=size, handles=HANDLES)]
+    if own:
+        terms.append(term("workspace of matrix products", "buffers", span("forward", "step"), workspace_bytes, workspace_bytes=own, handles=1))
+    return block(terms)
 
 
 DEFRAGMENTED = block((), (), ("M_D on: nothing lost to fragmentation",))

@@ -11,6 +11,7 @@ from zerocalc.spec.job import Job
 from zerocalc.spec.recipe import DTYPE_BYTES
 
 END: Moment = "backward_end"
+FULL = "fp32"
 
 
 def held(job: Job, rank: Rank, behaviour: FrameworkStage, activations: Block) -> Block:
@@ -18,7 +19,8 @@ def held(job: Job, rank: Rank, behaviour: FrameworkStage, activations: Block) ->
     if not behaviour.holds:
         return EMPTY
     accumulates, overlaps = job.training.accumulation > 1, job.overlaps(behaviour.stage)
-    there = {None: True, "accumulated": accumulates, "overlapped": overlaps and not accumulates}
+    halves = job.trained_recipe.gradient_dtype != FULL
+    there = {None: True, "accumulated": accumulates, "overlapped": overlaps and not accumulates, "16-bit gradients": halves}
     terms: list[Term] = []
     last: list[tuple[Holding, int]] = []
     for row in behaviour.holds:

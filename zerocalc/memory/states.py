@@ -38,6 +38,7 @@ def states(
     accumulates: bool,
     whole_gradients: bool,
     owner_blocks: int | None,
+    since: Moment | None = None,
     until: Moment = "step",
     late: int = 0,
     gradients: bool = True,
@@ -45,12 +46,13 @@ def states(
     """The state rows of one rank at a stage.
 
     ``accumulates``: gradients outlive a micro-batch. ``whole_gradients``: kept whole whatever the stage, because reduction is deferred.
-    ``owner_blocks``: into how many blocks the parameters are cut where each block has one owner. ``until``: the last moment of
-    gradients. ``late``: elements whose gradients are reduced last, after the last layer's backward. ``gradients``: whether the recipe's rows hold.
+    ``owner_blocks``: into how many blocks the parameters are cut where each block has one owner. ``since``, ``until``: the first
+    moment of gradients, where they are not made in backward, and the last. ``late``: elements whose gradients are reduced last, after the
+    last layer's backward. ``gradients``: whether the recipe's rows hold.
     """
     terms: list[Term] = []
     shards = rank.shards
-    gradient_moments = span("forward" if accumulates else "backward_end", until)
+    gradient_moments = span(since or ("forward" if accumulates else "backward_end"), until)
     for row in recipe.rows:
         kind, of = row.kind, row.of
         sharded = shards > 1 and stage >= row.sharded_from

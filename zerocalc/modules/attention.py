@@ -230,6 +230,8 @@ def core(
         tape.keep_operator(out)
         if not again:
             tape.keep(out)
+            if tape.how.context_output == "twice" and run.tokens < run.micro_batch * run.seq:
+                tape.small("attention output before it is sent back", out.dtype, run.tp, out.shape)
     else:
         if run.micro_batch > 1 and tape.how.qkv == "as_written":
             q, k, v = _in_order(q, (heads, head_dim)), _in_order(k, (heads, head_dim)), _in_order(v, (heads, value_dim))

@@ -143,6 +143,19 @@ def saved_bytes(rows: Iterable[SavedRow]) -> list[int]:
     return [-(-math.prod(shape) * DTYPE_BYTES[dtype] // divisor) for _, dtype, divisor, shape, _ in rows]
 
 
+REPLICATED_FIRST = ("norm.", "positions.", "router", "attention.q_down", "attention.kv_down", "token_types.", "pooler.", "binary_head.", "transform.")
+REPLICATED_LAST = ("norm.weight", "norm.bias", ".out.bias", ".down.bias", "down_bias")
+
+
+def replicated(name: str) -> bool:
+    """Whether tensor-parallel ranks each hold all of a parameter: norms, learned positions, routers, BERT's small layers around its heads, what a
+    row-parallel layer adds after its sum.
+
+    Source: megatron-core 0.16.1, tensor_parallel/layers.py, models/bert; [SP] §4.2.
+    """
+    return name.startswith(REPLICATED_FIRST) or name.endswith(REPLICATED_LAST)
+
+
 def linear(name: str, out: int, inner: int, *, bias: bool = False, transposed: bool = False) -> tuple[ParameterRow, ...]:
     """The tensors of a linear layer: a weight of (out, inner), or (inner, out) where an implementation keeps it transposed, and a bias."""
     weight: ParameterRow = (f"{name}.weight", (inner, out) if transposed else (out, inner), True)

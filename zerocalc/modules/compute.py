@@ -32,7 +32,7 @@ class Work:
 
 def work(job: Job, rank: Rank) -> Work | None:
     """The work of one micro-batch; ``None`` where the architecture or the sequence length is not known."""
-    arch, training = rank.arch, job.training
+    arch, training = rank.whole, job.training
     seq = training.seq
     if arch is None or not seq:
         return None

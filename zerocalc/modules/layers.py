@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, TypeAlias
 
 from zerocalc.formulas.formula import ceil_div
-from zerocalc.modules.base import Layout, Module, ParameterRow
+from zerocalc.ledger import replaced
+from zerocalc.modules.base import Layout, Module, ParameterRow, linear, replicated
 from zerocalc.modules.flow import Step, Steps, passed
 from zerocalc.modules.tape import Adapters, Tape
 from zerocalc.modules.written import written
@@ -32,6 +33,7 @@ class Architecture:
     ) -> None:
         self.before, self.groups, self.after = before, groups, after
         self.vocab, self.hidden, self.tied = vocab, hidden, tied
+        self.tape = tape
         self.saves, self.frozen = tape is not None, tape is not None and tape.frozen
         self.layers = sum([count for count, _ in groups])
         self.before_elements = elements(before)
@@ -40,10 +42,22 @@ class Architecture:
         in_layers = sum([count * amount for count, amount in self.group_elements])
         self.parameters = self.before_elements + in_layers + self.after_elements
 
+    def cut(self, before: Modules, groups: tuple[tuple[int, Modules], ...], after: Modules) -> Architecture:
+        """A part of it."""
+        whole = self.tied and bool(before) and bool(after)
+        return Architecture(before, groups, after, vocab=self.vocab, hidden=self.hidden, tied=whole, tape=self.tape)
+
     @property
     def layer(self) -> Modules:
         """The modules of the first layers."""
         return self.groups[0][1]
+
+    def on_rank(self, tensor_parallel: int) -> tuple[int, list[tuple[int, int]], int]:
+        """Elements on one tensor-parallel rank: before the layers, in a layer of each group (how often, how many), after the layers."""
+        if tensor_parallel == 1:
+            return self.before_elements, self.group_elements, self.after_elements
+        groups = [(count, elements(modules, tensor_parallel)) for count, modules in self.groups]
+        return elements(self.before, tensor_parallel), groups, elements(self.after, tensor_parallel)
 
     def all_groups(self) -> tuple[tuple[int, Modules], ...]:
         """How often, and which modules: what stands before the layers, the groups of layers, what stands after them."""
@@ -89,9 +103,67 @@ def shapes(modules: Iterable[Module]) -> list[tuple[int, ...]]:
     return [shape for _, shape, _ in _rows(modules)]
 
 
-def elements(modules: Iterable[Module]) -> int:
-    """Parameters of some modules [elements]."""
-    return sum([math.prod(shape) for module in modules for _, shape, _ in module.parameter_rows])
+def elements(modules: Iterable[Module], tensor_parallel: int = 1) -> int:
+    """Parameters of some modules, or a tensor-parallel rank's part of them [elements]."""
+    if tensor_parallel == 1:
+        return sum([math.prod(shape) for module in modules for _, shape, _ in module.parameter_rows])
+    rows = _rows(modules)
+    return sum([math.prod(shape) if replicated(name) else ceil_div(math.prod(shape), tensor_parallel) for name, shape, _ in rows])
+
+
+READ_BY_ACTIVATIONS = ("mlp.up.weight", "mlp.gate.weight", "experts.up")
+
+
+def widest(modules: Modules) -> int:
+    """Numbers a token that an MLP's activation reads, its gate's and all chosen experts' with them: the widest of some modules."""
+    found = [0]
+    for module in modules:
+        if module.component in ("mlp", "experts"):
+            axis = -1 if module.transposed else -2
+            read = [(name, shape[axis]) for name, shape, _ in module.parameter_rows if name.endswith(READ_BY_ACTIVATIONS)]
+            each = bool(read) and read[0][0] not in READ_BY_ACTIVATIONS  # a tensor for each expert
+            found.append(sum([width for _, width in read]) * module.used // (module.experts if each else 1))
+    return max(found)
+
+
+def products(modules: Modules, *, attention: bool, gated: bool) -> list[tuple[int, ...]]:
+    """Shapes of the linear layers of some modules, (outputs, inputs); queries, keys and values as one, or gate and up, where that is how they run."""
+    shapes: list[tuple[int, ...]] = []
+    for module in modules:
+        together = (("attention.q.", "attention.k.", "attention.v.") if attention else ()) + (("mlp.gate.", "mlp.up.") if gated else ())
+        outputs = inputs = 0
+        for name, kept, is_linear in module.parameter_rows:
+            shape = kept[::-1] if module.transposed and len(kept) == 2 else kept
+            if is_linear and name.startswith(together):
+                outputs, inputs = outputs + shape[0], shape[1]
+            elif is_linear:
+                shapes.append(shape)
+        if outputs:
+            shapes.append((outputs, inputs))
+    return shapes
+
+
+def pipeline_stage(arch: Architecture, stage: int, stages: int, chunks: int) -> Architecture:
+    """What one pipeline stage of an architecture holds: its layers, on the first stage the embedding, on the last the head, a tied one's copy.
+
+    Layers that do not divide go to the first stages, or chunks of layers where each stage has several: chunk c of stage i is the (c·stages + i)-th.
+    """
+    if stages == 1:
+        return arch
+    per, more = divmod(arch.layers, stages * chunks)
+    starts = [index * per + min(index, more) for index in range(stages * chunks + 1)]
+    mine = [range(starts[index], starts[index + 1]) for index in range(stage - 1, stages * chunks, stages)]
+    groups, done = [], 0
+    for count, modules in arch.groups:
+        here = sum([len(range(max(part.start, done), min(part.stop, done + count))) for part in mine])
+        done += count
+        groups += [(here, modules)] if here else []
+    after = arch.after if stage == stages else ()
+    tied = arch.tied and stage == stages
+    if tied:
+        copied = linear("head", arch.vocab, arch.hidden)
+        after = tuple([replaced(m, parameter_rows=(*copied, *m.parameter_rows)) if m.component == "head" else m for m in after])
+    return arch.cut(arch.before if stage == 1 else (), tuple(groups), after)
 
 
 def architecture(model: Model, run: Layout | None = None, how: Implementation | None = None) -> Architecture | None:

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 from zerocalc.formulas.formula import ceil_div
 from zerocalc.ledger import record, replaced
 from zerocalc.modules.base import layout
-from zerocalc.modules.layers import Architecture, architecture, shapes
+from zerocalc.modules.layers import Architecture, architecture, pipeline_stage, shapes
 from zerocalc.modules.padding import WHOLE_MODEL, padded
-from zerocalc.modules.units import Unit, rounded_up, units
+from zerocalc.modules.units import Unit, pipeline_split, rounded_up, units
 from zerocalc.spec.base import FieldError
 from zerocalc.spec.job import Job
 from zerocalc.spec.model import Model
@@ -44,6 +44,8 @@ class Rank:
     padded: int = 0
     """Elements of all parameters with what the framework rounds them up by; 0 where it rounds nothing."""
     rule: str = "none"
+    whole: Architecture | None = None
+    """All of the model, where ``arch`` may be one pipeline stage's part of it."""
 
     def shardable(self, of: str) -> int:
         """Elements that a recipe's row divides, rounded up as the framework does; where not all is trained, as they are."""
@@ -96,8 +98,9 @@ class Rank:
             return self.arch.linear_elements - (self.stored.parameters if self.stored else 0)
         if of == "factored":
             return self.arch.factored_elements
-        matrix = min(self.arch.matrix_elements, self.total_trainable)
-        return matrix if of == "matrix" else self.total_trainable - matrix
+        trained = min(self.total_trainable, self.arch.parameters)
+        matrix = min(self.arch.matrix_elements, trained)
+        return matrix if of == "matrix" else trained - matrix
 
 
 def rank(job: Job) -> Rank:
@@ -113,13 +116,21 @@ def rank(job: Job) -> Rank:
     trainable = extra.total if extra is not None else model.trainable or total
     if trainable > total:  # for a bare number of parameters the model has checked this already
         raise FieldError("model.trainable", f"{trainable:,} is more than the model's {total:,} parameters")
-    split = parallel.tp * parallel.pp
+    stages = pipeline_split(job)
+    split = parallel.tp * stages
+    whole = arch
+    if arch is not None and parallel.pipeline_stage is not None:
+        arch = pipeline_stage(arch, parallel.pipeline_stage, parallel.pp, parallel.interleave)
     own = ceil_div(base, split)
-    trained = ceil_div(trainable, split)
+    if arch is not None and (parallel.tp > 1 or parallel.pipeline_stage is not None):
+        before, groups, after = arch.on_rank(parallel.tp)
+        own = ceil_div(before + sum([count * amount for count, amount in groups]) + after, stages)
+    trained = own if trainable == base else ceil_div(trainable, split)
     kept = frozen_base(model, arch) if model.quantised is not None and (model.trainable or model.lora) else None
     return Rank(
         own + trained if extra is not None else own, trained, job.shards, arch, units(job, arch, own, extra), run.tokens if run else 0, split, total,
         trainable, own if extra is not None else 0, extra, kept, job.zero.persistence_threshold,
+        whole=whole,
     )  # fmt: skip
 
 

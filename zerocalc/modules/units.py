@@ -44,24 +44,28 @@ def units(job: Job, arch: Architecture | None, rank_parameters: int, adapters: A
         if blocks is None:
             return (Unit("whole model", "whole", rank_parameters, 1, known=False),)
         return _cut("block", "layer", rank_parameters, min(blocks, rank_parameters))
-    parallel = job.parallel
-    split = parallel.tp * parallel.pp
+    stages = pipeline_split(job)
+    before, groups, after = arch.on_rank(job.parallel.tp)
     layers: tuple[Unit, ...] = ()
     in_layer = adapters.groups if adapters is not None else (0,) * len(arch.group_elements)
     alike: dict[tuple[int, int], int] = {}  # groups may differ in what they recompute alone
-    for (count, amount), adapter in zip(arch.group_elements, in_layer, strict=True):
+    for (count, amount), adapter in zip(groups, in_layer, strict=True):
         alike[amount, adapter] = alike.get((amount, adapter), 0) + count
     for (amount, adapter), count in sorted(alike.items(), key=lambda group: -group[0][0]):
-        layers += _cut("layer", "layer", ceil_div(count * amount, split), ceil_div(count, parallel.pp), ceil_div(adapter, parallel.tp))
+        layers += _cut("layer", "layer", ceil_div(count * amount, stages), ceil_div(count, stages), ceil_div(adapter, job.parallel.tp))
     ends = (adapters.before, adapters.after) if adapters is not None else (0, 0)
     if job.framework.wraps == "root":
-        outside = arch.before_elements + arch.after_elements
-        return (Unit("root", "root", ceil_div(outside, split), 1, adapters=ceil_div(sum(ends), split)), *layers)
+        return (Unit("root", "root", ceil_div(before + after, stages), 1, adapters=ceil_div(sum(ends), job.parallel.tp * stages)), *layers)
     return (
-        Unit("embedding", "embedding", ceil_div(arch.before_elements, split), 1, adapters=ceil_div(ends[0], split)),
+        Unit("embedding", "embedding", ceil_div(before, stages), 1, adapters=ceil_div(ends[0], job.parallel.tp * stages)),
         *layers,
-        Unit("head", "head", ceil_div(arch.after_elements, split), 1, adapters=ceil_div(ends[1], split)),
+        Unit("head", "head", ceil_div(after, stages), 1, adapters=ceil_div(ends[1], job.parallel.tp * stages)),
     )
+
+
+def pipeline_split(job: Job) -> int:
+    """Into how many even shares the pipeline cuts what a rank holds: 1 where one stage is looked at and holds just its own."""
+    return job.parallel.pp if job.parallel.pipeline_stage is None else 1
 
 
 def rounded_up(cut: tuple[Unit, ...], arch: Architecture, rule: str, shards: int, item_bytes: int) -> tuple[Unit, ...]:

@@ -74,7 +74,7 @@ def verdict(plan: Plan) -> Text:
         name = display_name(chosen.name)
         if chosen.fits:
             spare = format_gib(usable - gpu.reserved_bytes)
-            fits = "fits on an even share of the pipeline" if plan.job.parallel.pp > 1 else "fits"
+            fits = "fits on an even share of the pipeline" if plan.job.parallel.even_share else "fits"
             return Text(
                 f"{name} {fits}: {figure(gpu.reserved_bytes, GIB)} of {format_gib(usable)}, {spare} to spare. {_traffic(chosen)}", "bold green"
             )

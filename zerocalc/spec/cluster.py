@@ -32,6 +32,8 @@ class Gpu(Spec):
     scale_up: Literal["all-to-all", "pairs", "torus"] | None = None
     pcie_bytes_per_second: Rate | None = None
     runtime_bytes: Bytes | None = None
+    cublas_workspace_bytes: Bytes | None = None
+    gemm_workspace_bytes: Bytes | None = None
     runtime_note: Annotated[str, Field(max_length=500)] | None = None
     kernel_efficiency: Fraction | None = None
     kernel_efficiency_note: Annotated[str, Field(max_length=500)] | None = None
@@ -64,7 +66,8 @@ def _title_of_gpu(name: str) -> str | None:
 
 
 class Cluster(Spec):
-    """The GPUs of a job. ``gpu_memory`` [bytes] is what a process can use, and overrides the GPU preset's figure.
+    """The GPUs of a job. ``workspaces``: whether those of cuBLAS are counted; ``cublas_workspace`` [bytes] overrides the GPU's, as
+    CUBLAS_WORKSPACE_CONFIG does. ``gpu_memory`` [bytes] is what a process can use, and overrides the GPU preset's figure.
 
     ``intra_node`` [bytes/s, one way] is what a GPU sends inside its node, ``inter_node`` what all cards of a node send together; they override
     the presets' figures.
@@ -75,6 +78,8 @@ class Cluster(Spec):
     gpu_memory: Capacity | None = None
     node: Annotated[Node, from_preset("nodes")] | None = None
     gpus_per_node: Whole = DEFAULT_GPUS_PER_NODE
+    workspaces: StrictBool = False
+    cublas_workspace: Bytes | None = None
     intra_node: Rate | None = None
     inter_node: Rate | None = None
 
@@ -136,16 +141,27 @@ class Cluster(Spec):
 
 
 class Parallel(Spec):
-    """Degrees of model parallelism; what is left of the GPUs is data parallelism. ``interleave``: chunks of layers on each pipeline stage."""
+    """Degrees of model parallelism; what is left of the GPUs is data parallelism. ``interleave``: chunks of layers on each pipeline stage.
+
+    ``pipeline_stage``: whose memory is told, 1 the first and ``pp`` the last; an even share of all stages while it is not given.
+    """
 
     tp: Whole = 1
     pp: Whole = 1
     cp: Whole = 1
     interleave: Whole = 1
+    pipeline_stage: Whole | None = None
     sequence_parallel: StrictBool = False
+
+    @property
+    def even_share(self) -> bool:
+        """Whether what is told is an even share of a pipeline's stages."""
+        return self.pp > 1 and self.pipeline_stage is None
 
     @model_validator(mode="after")
     def _check(self) -> Self:
         if self.sequence_parallel and self.tp == 1:
             raise FieldError("parallel.sequence_parallel", "splits what tensor parallelism replicates: it needs tp above 1")
+        if self.pipeline_stage is not None and self.pipeline_stage > self.pp:
+            raise FieldError("parallel.pipeline_stage", f"{self.pipeline_stage} is not one of the {self.pp} stages (pp)")
         return self

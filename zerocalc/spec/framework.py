@@ -57,7 +57,7 @@ class Holding(Spec):
     ``largest``: not more than so many elements: the option of that name, such as reduce_bucket_size; ``whole``: as many, however small the part.
     ``windowed``: where the modules are known, not that part but the most that windows over the modules to come gather in the pass of the first moment
     (at the end of backward: in its last module). ``accumulated``: from forward on where gradients outlive a micro-batch.
-    ``only``: where they do, or where reduction overlaps backward and they do not.
+    ``only``: where they do, or where reduction overlaps backward and they do not, or where the recipe keeps gradients in 16 bits.
     ``if_overlapped``: so many times as much where communication overlaps with computing. ``over``: a rank's share is of the ``shards``, or of the
     ``secondary`` group that holds another copy. ``when`` and ``unless``: only where an option is set, or is not.
     """
@@ -75,7 +75,7 @@ class Holding(Spec):
     whole: StrictBool = False
     windowed: StrictBool = False
     accumulated: StrictBool = False
-    only: Literal["accumulated", "overlapped"] | None = None
+    only: Literal["accumulated", "overlapped", "16-bit gradients"] | None = None
     if_overlapped: Whole = 1
     over: Literal["shards", "secondary"] = "shards"
     when: Choice | None = None
@@ -87,7 +87,8 @@ class FrameworkStage(Spec):
 
     ``sync``: whether gradients are reduced once a step or after every micro-batch. ``states``: the stage as which the recipe's rows are sharded,
     where that is another one, ``states_if_overlapped`` where reduction overlaps backward and nothing accumulates. ``gradients_unless``: options in
-    whose place rows of the stage's own stand for gradients. ``pads``: how shards are rounded up. ``gradients_until``: the last moment of gradients.
+    whose place rows of the stage's own stand for gradients. ``pads``: how shards are rounded up. ``gradients_from``: where gradients lie in a buffer
+    for good, the moment from which there is one. ``gradients_until``: the last moment of gradients.
     A stage without ``moves`` and ``holds`` runs as [ZeRO] describes, by ZeRO's options: ``reduce_buffers`` are its buckets held at once when
     reduction overlaps backward, which it does, unless told otherwise, where it ``overlaps``.
     """
@@ -101,6 +102,7 @@ class FrameworkStage(Spec):
     pads: Literal["none", "first_dimension", "tensor", "flat", "flat_twice", "aligned"] = "none"
     reduce_buffers: Whole = 1
     overlaps: StrictBool = True
+    gradients_from: Literal["load"] | None = None
     gradients_until: Literal["backward_end", "step"] = "step"
     moves: tuple[Move, ...] = ()
     holds: tuple[Holding, ...] = ()

@@ -150,6 +150,10 @@ class Job(Spec):
             raise FieldError("parallel.pp", f"{p.pp} stages are more than the {m.layer_count} layers")
         if p.interleave > 1:
             self._check_interleaving()
+        if p.pipeline_stage is not None and (m.is_bare or m.lora is not None or m.quantised is not None):
+            raise FieldError(
+                "parallel.pipeline_stage", "needs an architecture that is trained as a whole: no bare count, no adapters, no quantised base"
+            )
         if self.training.seq and p.cp > self.training.seq:
             raise FieldError("parallel.cp", f"{p.cp} is more than the {self.training.seq} tokens of a sequence")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from zerocalc.formulas.formula import ceil_div
 from zerocalc.modules.rank import Rank
+from zerocalc.modules.units import pipeline_split
 from zerocalc.schedule import HOST_TRAFFIC, Collective, Fabric, Link, Op, Phase, collective
 from zerocalc.spec.job import Job
 from zerocalc.spec.recipe import DTYPE_BYTES
@@ -22,7 +23,7 @@ def model_parallel(job: Job, rank: Rank) -> list[Collective]:
     parallel = job.parallel
     if parallel.tp == parallel.pp == 1:
         return []  # P_a needs tensor parallelism too
-    calls = _Calls(job, rank.tokens * rank.arch.hidden, ceil_div(rank.arch.layers, parallel.pp))
+    calls = _Calls(job, rank.tokens * rank.arch.hidden, ceil_div(rank.arch.layers, pipeline_split(job)))
     return calls.tensor_parallel() + calls.partitioned_activations() + calls.pipeline_parallel()
 
 
