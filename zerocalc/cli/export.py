@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Annotated, Any
 
 import typer
@@ -54,6 +55,7 @@ def export(*, given: dict[str, Any], to: To, job_file: JobFile = None, as_json: 
         )
         return 0
     typer.echo(written.text)
+    sys.stdout.flush()  # before what is said of it
     for line in (*(f"not in it: {remark}" for remark in written.remarks), *(f"note: {note}" for note in notes)):
         tell(line)
     return 0

@@ -339,7 +339,7 @@ def write(job: Job, stage: int) -> Exported:
     if job.zero.partition_activations:
         table["activation_checkpointing"] = {"partition_activations": True, "cpu_checkpointing": job.zero.cpu_checkpointing}
     said = ["model", "training.seq", "training.attention", "parallel.pp", "parallel.interleave", "training.recompute"]
-    return Exported(_json(table), remarks_on(job, said))
+    return Exported(_json(table), (*remarks_on(job, said), *_idle(job, stage)))
 
 
 def _json(table: dict[str, Any]) -> str:
@@ -350,6 +350,17 @@ def _json(table: dict[str, Any]) -> str:
 
 def _knobs(job: Job, stage: int) -> dict[str, Any]:
     return {key: getattr(job.zero, knob.field) for key, knob in KNOBS.items() if stage in knob.stages and knob.field in options()}
+
+
+def _idle(job: Job, stage: int) -> list[str]:
+    """Choices that were made and that DeepSpeed has no use for at a stage, in words."""
+    plain = Zero()
+    made = [knob for knob in KNOBS.values() if stage not in knob.stages and knob.field in options()]
+    return [
+        f"zero.{knob.field} {value}: means nothing at stage {stage}"
+        for knob in made
+        if (value := getattr(job.zero, knob.field)) != getattr(plain, knob.field)
+    ]
 
 
 def _precision(job: Job, stage: int) -> dict[str, Any]:

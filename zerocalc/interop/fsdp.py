@@ -18,13 +18,14 @@ FRAMEWORK = "fsdp2"
 def write(job: Job, stage: int) -> Exported:
     """A function that shards a model as a job does at one stage, and what it does not hold. Raises `FieldError` for what FSDP2 cannot do."""
     names, sizes = _mesh(job)
+    called = f'"{names[0]}",' if len(names) == 1 else _quoted(names)
     lines, policy = _precision(job)
     reshard = ", reshard_after_forward=False" if stage == 2 else ""
     layers = ", reshard_after_forward=True" if stage == 3 else reshard
     sharded = [name for name in ("replicate", "shard") if name in names]
     mesh = "mesh" if len(names) == len(sharded) else f"mesh[{_quoted(sharded)}]"
     body = [
-        f'mesh = init_device_mesh("cuda", {sizes!r}, mesh_dim_names=({_quoted(names)},))',
+        f'mesh = init_device_mesh("cuda", {sizes!r}, mesh_dim_names=({called}))',
         *lines,
         *_recomputation(job),
         "for layer in layers:",

@@ -210,4 +210,6 @@ def is_on(value: Any) -> bool:
 
 def product(batch: int, micro: int, accumulation: int, dp: int) -> str:
     """The words for three batch sizes that contradict each other."""
-    return f"{batch} is not micro-batch {micro} × accumulation {accumulation} × data-parallel {dp} = {micro * accumulation * dp}"
+    made = f"{batch} is not micro-batch {micro} × accumulation {accumulation} × data-parallel {dp} = {micro * accumulation * dp}"
+    steps, left = divmod(batch, micro * dp)
+    return made if left or not steps or steps == accumulation else f"{made}; with accumulation {steps} it would be"

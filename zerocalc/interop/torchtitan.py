@@ -238,11 +238,11 @@ def write(job: Job, stage: int) -> Exported:
         },
         "activation_checkpoint": _recomputation(job),
     }
+    if t.seq is None:
+        raise FieldError("training.seq", "is missing; torchtitan's configuration says how long sequences are")
     if job.shards % p.cp:
         raise FieldError("zero.shard_group", f"{job.shards} is not divisible by the context-parallel degree {p.cp}, whose ranks share shards")
     said = ["training.attention"] if model else ["model", "training.attention"]
-    if t.seq is None:
-        said.append("training.seq")
     return Exported("\n\n".join(_toml(name, table) for name, table in tables.items() if table), remarks_on(job, said))
 
 
@@ -261,8 +261,7 @@ def _toml(name: str, table: dict[str, Any]) -> str:
 def _batch(job: Job) -> dict[str, Any]:
     t = job.training
     local = t.micro_batch * (t.accumulation if job.parallel.pp > 1 else 1)
-    seq = {} if t.seq is None else {"seq_len": t.seq}
-    return {"local_batch_size": local, "global_batch_size": batch_of(job), **seq}
+    return {"local_batch_size": local, "global_batch_size": batch_of(job), "seq_len": t.seq}
 
 
 def _precision(job: Job) -> dict[str, Any]:
