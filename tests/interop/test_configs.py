@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.running import refused, run
-from zerocalc.interop.deepspeed import KNOBS, options
+from zerocalc.interop.deepspeed_keys import KNOBS, options
 from zerocalc.spec.zero import Zero
 
 Table = dict[str, Any]
@@ -168,6 +169,7 @@ def test_auto_takes_the_size_of_a_family() -> None:
                 "intermediate_size": 64,
                 "num_key_value_heads": 2,
                 "num_local_experts": 2,
+                "num_experts_per_tok": 1,
             }
         ),
         "mix.json",
@@ -508,5 +510,5 @@ def test_a_file_of_wrong_values_is_an_answer_or_one_line(data: st.DataObject) ->
         inner = table
         for parent in parents:
             inner = inner[parent]
-        inner[last] = data.draw(st.sampled_from(VALUES))
+        inner[last] = copy.deepcopy(data.draw(st.sampled_from(VALUES)))
     answered(json.dumps(table), "x.json")

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from zerocalc import presets
-from zerocalc.interop import deepspeed
+from zerocalc.interop import deepspeed, deepspeed_keys
 from zerocalc.interop.recipes import UNDER_AUTOCAST, WITH_FP32_WEIGHTS, recipe_table, recognised
 from zerocalc.interop.settings import Known, Section, Settings
 from zerocalc.interop.writing import Exported, remarks_on
@@ -186,8 +186,8 @@ def _deepspeed(root: Section, known: Known, settings: Settings, precision: str, 
     """The plugin's keys, or the file of DeepSpeed's own that they name, which lies beside this one."""
     part = root.section("deepspeed_config")
     for key in ("offload_optimizer_device", "offload_param_device"):
-        if part.word(key, deepspeed.DEVICES, default="none") != "none":
-            raise part.wrong(key, deepspeed.OFFLOAD)
+        if part.word(key, deepspeed_keys.DEVICES, default="none") != "none":
+            raise part.wrong(key, deepspeed_keys.OFFLOAD)
     named = part.value("deepspeed_config_file")
     part.free("deepspeed_multinode_launcher", "deepspeed_hostfile", "deepspeed_exclusion_filter", "deepspeed_inclusion_filter", "zero3_init_flag")
     part.free(
@@ -236,7 +236,7 @@ def write(job: Job, stage: int) -> Exported:
         table["num_machines"] = max(1, gpus // per_node)
     else:
         remarks.append(f"{gpus} processes are no whole number of machines of {per_node}: num_machines is for you to say")
-    if job.framework.name == deepspeed.FRAMEWORK:
+    if job.framework.name == deepspeed_keys.FRAMEWORK:
         table |= _as_deepspeed(job, stage, remarks)
         said.append("training.recompute")
     elif job.framework.name == DDP:
@@ -307,13 +307,13 @@ def _as_deepspeed(job: Job, stage: int, remarks: list[str]) -> dict[str, Any]:
 
     whole = json.loads(deepspeed.write(job, stage).text)
     plain = Zero().model_dump()
-    usual = all(getattr(job.zero, name) == plain[name] for name in deepspeed.options())
+    usual = all(getattr(job.zero, name) == plain[name] for name in deepspeed_keys.options())
     compute = next((dtype for dtype in ("bf16", "fp16") if dtype in whole), "no")
     out: dict[str, Any] = {"distributed_type": "DEEPSPEED"}
     if usual and whole["optimizer"]["type"] == "AdamW" and not ADDED & whole.keys():
         steps = {"gradient_accumulation_steps": job.training.accumulation}
         return {**out, "mixed_precision": compute, "deepspeed_config": {"zero_stage": stage, **steps, "zero3_init_flag": stage == 3}}
-    remarks.append(f"deepspeed_config_file: what export --to {deepspeed.FRAMEWORK} prints, kept as {CONFIG_FILE} beside this file")
+    remarks.append(f"deepspeed_config_file: what export --to {deepspeed_keys.FRAMEWORK} prints, kept as {CONFIG_FILE} beside this file")
     return {**out, "deepspeed_config": {"deepspeed_config_file": CONFIG_FILE, "zero3_init_flag": stage == 3}}
 
 

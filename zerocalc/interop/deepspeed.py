@@ -6,10 +6,24 @@ Read against DeepSpeed 0.19.8: runtime/config.py, runtime/constants.py, runtime/
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
-from zerocalc import presets
+from zerocalc.interop.deepspeed_keys import (
+    ADDED_UP_IN,
+    AUTO_OF_HIDDEN,
+    DEVICES,
+    FRAMEWORK,
+    FREE,
+    KNOBS,
+    MARKS,
+    NOT_MODELLED,
+    OFFLOAD,
+    OPTIMIZERS,
+    PRECISION_FREE,
+    ZERO_FREE,
+    Knob,
+    options,
+)
 from zerocalc.interop.recipes import DTYPES, WITH_MASTER_WEIGHTS, recipe_table, recognised
 from zerocalc.interop.settings import Known, Section, Settings, product
 from zerocalc.interop.writing import Exported, batch_of, remarks_on
@@ -18,75 +32,7 @@ from zerocalc.spec.job import Job
 from zerocalc.spec.zero import Zero
 from zerocalc.units import shown
 
-FRAMEWORK = "deepspeed"
-TOOL = "DeepSpeed"
-MARKS = frozenset({
-    "zero_optimization", "train_batch_size", "train_micro_batch_size_per_gpu", "zero_allow_untested_optimizer", "steps_per_print",
-    "wall_clock_breakdown", "communication_data_type", "zero_force_ds_cpu_optimizer", "gradient_clipping", "bf16", "fp16",
-})  # fmt: skip
-"""Keys by which a configuration is known as DeepSpeed's."""
-
-
-@dataclass(frozen=True, slots=True)
-class Knob:
-    """A key of ``zero_optimization`` that costs memory or traffic: ours, DeepSpeed's default, and the stages that it means something to."""
-
-    field: str
-    default: int | bool
-    stages: tuple[int, ...] = (1, 2, 3)
-
-
-KNOBS = {
-    "reduce_bucket_size": Knob("reduce_bucket_size", 500_000_000),
-    "allgather_bucket_size": Knob("allgather_bucket_size", 500_000_000, (1, 2)),
-    "reduce_scatter": Knob("reduce_scatter", True, (1, 2)),
-    "use_multi_rank_bucket_allreduce": Knob("multi_rank_buckets", True, (1, 2)),
-    "allgather_partitions": Knob("allgather_partitions", True, (1, 2)),
-    "contiguous_gradients": Knob("contiguous_gradients", True),
-    "round_robin_gradients": Knob("round_robin_gradients", False, (1, 2)),
-    "sub_group_size": Knob("sub_group_size", 1_000_000_000, (3,)),
-    "stage3_prefetch_bucket_size": Knob("prefetch_bucket_size", 50_000_000, (3,)),
-    "stage3_max_live_parameters": Knob("max_live_parameters", 1_000_000_000, (3,)),
-    "stage3_max_reuse_distance": Knob("max_reuse_distance", 1_000_000_000, (3,)),
-    "stage3_param_persistence_threshold": Knob("persistence_threshold", 100_000, (3,)),
-    "stage3_model_persistence_threshold": Knob("model_persistence_threshold", 2**63 - 1, (3,)),
-    "stage3_module_granularity_threshold": Knob("module_granularity_threshold", 0, (3,)),
-    "stage3_use_all_reduce_for_fetch_params": Knob("all_reduce_for_fetch", False, (3,)),
-    "stage3_allgather_sequential": Knob("allgather_sequential", False, (3,)),
-    "zero_hpz_partition_size": Knob("hpz_partition_size", 1, (3,)),
-    "zero_quantized_weights": Knob("quantised_weights", False, (3,)),
-    "zero_quantized_gradients": Knob("quantised_gradients", False, (3,)),
-    "memory_efficient_linear": Knob("memory_efficient_linear", True, (3,)),
-}
-"""A field that `Zero` lacks, or that the framework's preset does not list among its options, is named in a note where it is not the default."""
-
-ZERO_FREE = (
-    *("load_from_fp32_weights", "elastic_checkpoint", "stage3_gather_16bit_weights_on_model_save", "gather_16bit_weights_on_model_save"),
-    *("stage3_gather_fp16_weights_on_model_save", "ignore_unused_parameters", "legacy_stage1", "override_module_apply", "log_trace_cache_warnings"),
-    *("enable_sanity_checks", "pipeline_loading_checkpoint", "cpu_offload_use_pin_memory", "save_muon_momentum_buffer_in_memory"),
-    *("mics_hierarchical_params_gather", "zeropp_loco_param", "leaf_module"),
-)
-FREE = (
-    *("steps_per_print", "wall_clock_breakdown", "memory_breakdown", "scheduler", "flops_profiler", "comms_logger", "tensorboard", "wandb", "comet"),
-    *("csv_monitor", "monitor_config", "dump_state", "prescale_gradients", "gradient_predivide_factor", "gradient_allreduce_op", "gradient_clipping"),
-    *("zero_allow_untested_optimizer", "zero_force_ds_cpu_optimizer", "checkpoint", "aio", "nebula", "datastates_ckpt", "dataloader_drop_last"),
-    *("log_level", "timers", "vocabulary_size", "disable_allgather", "seq_parallel_communication_data_type", "managed_gradient_accumulation"),
-    *("pipeline", "local_rank", "wandb_config"),
-)
-"""Keys that cost neither memory nor traffic of a training step."""
-NOT_MODELLED = (
-    *("sparse_gradients", "sparse_attention", "compression_training", "progressive_layer_drop", "curriculum_learning", "data_efficiency"),
-    *("hybrid_engine", "autotuning", "weight_quantization", "quantize_training", "compile", "graph_harvesting", "eigenvalue"),
-    *("use_data_before_expert_parallelism",),
-)
-OFFLOAD = "offloading is not modelled yet; take it out for what the GPUs would need without it"
-DEVICES = {"none": "none", "cpu": "cpu", "nvme": "nvme"}
-
-OPTIMIZERS = {
-    "adam": "AdamW", "adamw": "AdamW", "fusedadam": "AdamW", "muadam": "AdamW", "muadamw": "AdamW", "lion": "Lion", "muon": "Muon", "sgd": "SGD",
-    "musgd": "SGD",
-}  # fmt: skip
-"""Optimizers by DeepSpeed's and torch's names; Adam and AdamW keep the same."""
+__all__ = ["MARKS", "read", "write"]
 
 
 def read(table: dict[str, Any], known: Known, settings: Settings, mixed_precision: str | None = None) -> None:
@@ -151,14 +97,9 @@ def _knob(zero: Section, key: str, knob: Knob, stage: int, known: Known, setting
     if value is None or stage not in knob.stages:
         return
     if knob.field in options():
-        settings.put(f"zero.{knob.field}", value, zero.key(given))
+        settings.put(f"zero.{knob.field}", knob.ours(value), zero.key(given))
     elif value != knob.default:
         settings.not_modelled.append(f"{zero.key(given)} {shown(value)}")
-
-
-def options() -> frozenset[str]:
-    """The fields of `Zero` that mean something to DeepSpeed."""
-    return frozenset(presets.load("frameworks", FRAMEWORK)["options"]) & Zero.model_fields.keys()
 
 
 def _auto(zero: Section, key: str, knob: Knob, stage: int, known: Known, settings: Settings) -> int | None:
@@ -172,14 +113,6 @@ def _auto(zero: Section, key: str, knob: Knob, stage: int, known: Known, setting
     value = tenths * int(known.hidden**power) // 10
     settings.notes.append(f"{zero.key(key)} auto: {value:,} ({words}, as the Hugging Face Trainer sets it)")
     return value
-
-
-AUTO_OF_HIDDEN = {
-    "reduce_bucket_size": ("hidden²", 10, 2),
-    "prefetch_bucket_size": ("0.9·hidden²", 9, 2),
-    "persistence_threshold": ("10·hidden", 100, 1),
-}
-"""What the Trainer makes of ``auto``: in words, in tenths, and the power of the hidden size."""
 
 
 def _degrees(root: Section, settings: Settings) -> None:
@@ -213,11 +146,14 @@ def _recipe(root: Section, known: Known, settings: Settings, stage: int, mixed_p
     for part, keys in (("bf16", ("bf16_master_weights_and_grads", "bf16_optimizer_states")), ("fp16", ("fp16_master_weights_and_grads",))):
         for name in keys:
             root.section(part).refuse(name, "no recipe keeps master weights in 16 bits; --recipe names one")
-    table = recipe_table(WITH_MASTER_WEIGHTS, optimizer, compute, kept)
+    apart = ADDED_UP_IN in options()
+    table = recipe_table(WITH_MASTER_WEIGHTS, optimizer, compute, None if apart else kept)
     if table is None:
         raise FieldError(key, f"no recipe is known for {optimizer} in {compute}; --recipe names one")
     settings.put("recipe", table, key)
-    if kept not in (None, compute):  # what is sent stays in the model's dtype
+    if kept not in (None, compute) and apart:
+        settings.put(f"zero.{ADDED_UP_IN}", kept, "data_types.grad_accum_dtype")
+    elif kept not in (None, compute):  # what is sent stays in the model's dtype
         settings.put("zero.reduce_dtype", compute, "data_types.grad_accum_dtype")
 
 
@@ -247,12 +183,6 @@ def _compute(root: Section, settings: Settings, mixed_precision: str | None) -> 
         return left[0], f"{left[0]}.enabled"
     found = "bf16" if on["bf16"] else "fp16"
     return found, f"{old if found == 'bf16' else found}.enabled"
-
-
-PRECISION_FREE = (
-    *("auto_cast", "loss_scale", "initial_scale_power", "loss_scale_window", "hysteresis", "consecutive_hysteresis", "min_loss_scale"),
-    *("immediate_grad_update", "check_grad_overflow", "check_overflow", "opt_level"),
-)
 
 
 def _optimizer(root: Section, settings: Settings) -> tuple[str, str]:
@@ -349,7 +279,7 @@ def _json(table: dict[str, Any]) -> str:
 
 
 def _knobs(job: Job, stage: int) -> dict[str, Any]:
-    return {key: getattr(job.zero, knob.field) for key, knob in KNOBS.items() if stage in knob.stages and knob.field in options()}
+    return {key: knob.theirs(job) for key, knob in KNOBS.items() if stage in knob.stages and knob.field in options()}
 
 
 def _idle(job: Job, stage: int) -> list[str]:
@@ -369,6 +299,7 @@ def _precision(job: Job, stage: int) -> dict[str, Any]:
     if known is None:
         raise FieldError("recipe", f"{job.recipe.name} is none that DeepSpeed's configuration stands for")
     optimizer, compute, kept = known
+    kept = kept or getattr(job.zero, ADDED_UP_IN, None)
     out: dict[str, Any] = {} if compute == "fp32" else {compute: {"enabled": True}}
     if kept is not None:
         if stage == 0:

@@ -238,6 +238,8 @@ def write(job: Job, stage: int) -> Exported:
         },
         "activation_checkpoint": _recomputation(job),
     }
+    if job.shards == 1 and job.replicas > 1:
+        raise FieldError("zero.shard_group", "1: copies without shards are not FSDP's but DDP's")
     if t.seq is None:
         raise FieldError("training.seq", "is missing; torchtitan's configuration says how long sequences are")
     if job.shards % p.cp:
