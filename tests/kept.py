@@ -58,7 +58,7 @@ COMMANDS = {
     "plan-quantised": "plan --model llama-2-70b --gpus 2 --gpu a100-80g --seq 512 --quantise nf4-double --trainable 200M --stage 1,3",
     "markdown": "plan --model gpt2-xl --gpus 64 --seq 1024 --gpu v100-32g --format markdown",
     "csv": "plan --params 10B --gpus 64 --format csv",
-    "export-deepspeed": f"export --to deepspeed {EXPORTED} --stage 3 --reduce-bucket-size 16M --recipe mixed-adam-fp32-grad --reduce-dtype bf16",
+    "export-deepspeed": f"export --to deepspeed {EXPORTED} --stage 3 --reduce-bucket-size 16M",
     "export-accelerate-fsdp1": f"export --to accelerate {EXPORTED} --stage 2 --framework fsdp1 --reduce-dtype bf16 --shard-group 8",
     "export-accelerate-fsdp2": f"export --to accelerate {EXPORTED} --stage 3 --shard-group 8",
     "export-accelerate-deepspeed": f"export --to accelerate {EXPORTED} --stage 3 --framework deepspeed",

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.running import refused, run
@@ -17,11 +17,14 @@ from zerocalc.cli.jobs import plan_and_notes
 from zerocalc.document import plain
 from zerocalc.estimator import estimate
 from zerocalc.interop import targets
+from zerocalc.interop.deepspeed_keys import ADDED_UP_IN, options
 from zerocalc.spec.job import Job
 
 Table = dict[str, Any]
 RECIPES = {
-    "deepspeed": ("mixed-adam", "mixed-adam-fp32-grad", "fp32-adam", "lion", "muon", "sgd", "sgd-momentum", "megatron"),
+    "deepspeed": ("mixed-adam", "fp32-adam", "lion", "muon", "sgd", "sgd-momentum", "mixed-adam-fp32-grad", "megatron")[
+        : -2 if ADDED_UP_IN in options() else None
+    ],
     "fsdp": ("fsdp-mixed", "fp32-adam"),
     "torchtitan": ("fsdp-mixed", "fp32-adam", "pure-bf16-adam"),
 }
@@ -53,6 +56,8 @@ def written_jobs(draw: st.DrawFn, framework: str, target: str) -> tuple[Table, i
     if framework == "deepspeed":
         zero["reduce_dtype"] = draw(st.sampled_from([None, "fp32", "bf16"]))
         zero["overlap_comm"] = draw(st.sampled_from([None, False, True]))
+        if stage and ADDED_UP_IN in options():
+            zero[ADDED_UP_IN] = draw(st.sampled_from([None, "fp32"]))
     if framework == "deepspeed" and stage:
         zero |= {"reduce_bucket_size": draw(st.sampled_from([10**4, 10**6, 5 * 10**8]))}
         zero |= {"sub_group_size": draw(st.sampled_from([10**5, 10**9])), "persistence_threshold": draw(st.sampled_from([0, 10**5]))}
@@ -93,6 +98,7 @@ PAIRS = [(target, framework) for target in ("deepspeed", "accelerate", "torchtit
 
 
 @pytest.mark.parametrize(("target", "framework"), PAIRS)
+@settings(max_examples=50)
 @given(data=st.data())
 def test_what_is_written_and_read_gives_the_same_estimate(
     tmp_path_factory: pytest.TempPathFactory, target: str, framework: str, data: st.DataObject

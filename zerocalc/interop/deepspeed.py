@@ -299,7 +299,10 @@ def _precision(job: Job, stage: int) -> dict[str, Any]:
     if known is None:
         raise FieldError("recipe", f"{job.recipe.name} is none that DeepSpeed's configuration stands for")
     optimizer, compute, kept = known
-    kept = kept or getattr(job.zero, ADDED_UP_IN, None)
+    if ADDED_UP_IN in options():
+        if kept is not None:
+            raise FieldError("recipe", f"{job.recipe.name} keeps gradients in {kept}; that is said by zero.{ADDED_UP_IN}, over a recipe in {compute}")
+        kept = getattr(job.zero, ADDED_UP_IN)
     out: dict[str, Any] = {} if compute == "fp32" else {compute: {"enabled": True}}
     if kept is not None:
         if stage == 0:
