@@ -17,7 +17,7 @@ from zerocalc.cli.jobs import plan_and_notes
 from zerocalc.document import plain
 from zerocalc.estimator import estimate
 from zerocalc.interop import targets
-from zerocalc.interop.deepspeed_keys import ADDED_UP_IN, options
+from zerocalc.interop.deepspeed_keys import ADDED_UP_IN, KNOBS, options
 from zerocalc.spec.job import Job
 
 Table = dict[str, Any]
@@ -56,13 +56,15 @@ def written_jobs(draw: st.DrawFn, framework: str, target: str) -> tuple[Table, i
     if framework == "deepspeed":
         zero["reduce_dtype"] = draw(st.sampled_from([None, "fp32", "bf16"]))
         zero["overlap_comm"] = draw(st.sampled_from([None, False, True]))
-        if stage and ADDED_UP_IN in options():
-            zero[ADDED_UP_IN] = draw(st.sampled_from([None, "fp32"]))
     if framework == "deepspeed" and stage:
         zero |= {"reduce_bucket_size": draw(st.sampled_from([10**4, 10**6, 5 * 10**8]))}
         zero |= {"sub_group_size": draw(st.sampled_from([10**5, 10**9])), "persistence_threshold": draw(st.sampled_from([0, 10**5]))}
         zero |= {"max_live_parameters": draw(st.sampled_from([10**5, 10**9])), "max_reuse_distance": draw(st.sampled_from([10**5, 10**9]))}
+        switches = [knob for knob in KNOBS.values() if knob.field in options() and isinstance(knob.default, bool) and stage in knob.stages]
+        zero |= {knob.field: draw(st.booleans()) for knob in switches}
     recipe = draw(st.sampled_from([name for name in RECIPES.get(framework, RECIPES["fsdp"]) if stage or name not in KEPT_IN_FP32]))
+    if framework == "deepspeed" and stage and recipe != "fp32-adam" and ADDED_UP_IN in options():
+        zero[ADDED_UP_IN] = draw(st.sampled_from([None, "fp32"]))
     if framework == "torch-ddp":
         recipe = draw(st.sampled_from(["autocast", "fp32-adam"]))
     elif target == "accelerate" and framework != "deepspeed":
