@@ -70,7 +70,7 @@ def written_jobs(draw: st.DrawFn, framework: str, target: str) -> tuple[Table, i
     elif target == "accelerate" and framework != "deepspeed":
         zero["reduce_dtype"] = "fp32" if recipe == "fp32-adam" else "bf16"
     elif target == "torchtitan":
-        zero["reduce_dtype"] = draw(st.sampled_from([None, "bf16", "fp32"]))
+        zero["reduce_dtype"] = "fp32"
     if framework in ("fsdp2", "torchtitan") and dp % 4 == 0:
         zero["shard_group"] = draw(st.sampled_from([None, dp * cp // 2]))
     per_node = draw(st.sampled_from([4, 8]))
@@ -162,9 +162,10 @@ ON_8 = ("--model", "llama-3-8b", "--gpus", "8")
         ("--to accelerate --stage 3 --tp 2 --sequence-parallel", "--sequence-parallel: "),
         ("--to torchtitan --stage 3", "--seq: is missing"),
         ("--to torchtitan --stage 3 --seq 64 --tp 2", "--tp: 2: torchtitan's tensor parallelism splits sequences too"),
+        ("--to torchtitan --stage 3 --seq 64 --recipe pure-bf16-adam", "--reduce-dtype: bf16: torchtitan sends gradients in fp32"),
         ("--to torchtitan --stage 3 --seq 64 --shard-group 1", "--shard-group: 1: copies without shards"),
         ("--to torchtitan --stage 3 --seq 64 --recompute selective", "--recompute: selective: "),
-        ("--to torchtitan --stage 3 --seq 64 --recipe mixed-adam", "--recipe: mixed-adam is none"),
+        ("--to torchtitan --stage 3 --seq 64 --recipe mixed-adam --reduce-dtype fp32", "--recipe: mixed-adam is none"),
         ("--to megatron --stage 1 --recompute operators", "--recompute: operators: "),
         ("--to megatron --stage 1 --reduce-dtype bf16", "--reduce-dtype: bf16: Megatron-LM sends gradients as it keeps them, in fp32"),
         ("--to megatron --stage 1 --attention math", "--attention: math: "),

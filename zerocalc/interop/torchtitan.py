@@ -267,12 +267,17 @@ def _batch(job: Job) -> dict[str, Any]:
 
 
 def _precision(job: Job) -> dict[str, Any]:
-    """The keys that stand for a recipe and for the dtype of gradients in flight."""
+    """The keys that stand for a recipe and for the dtype of gradients in flight, which is always fp32."""
+    if job.reduce_dtype != "fp32":
+        raise FieldError("zero.reduce_dtype", f"{job.reduce_dtype}: torchtitan sends gradients in fp32; --reduce-dtype fp32 counts it so")
     for recipes, weights in ((WITH_FP32_WEIGHTS, "fp32"), (WITHOUT_MASTER_WEIGHTS, "bf16")):
         found = recognised(recipes, job.recipe)
         if found is not None and found[1] in ("fp32", "bf16") and found[2] is None:
-            sent = TORCH_NAME[job.reduce_dtype]
-            return {"dtype": TORCH_NAME[weights], "mixed_precision_param": TORCH_NAME[found[1]], "mixed_precision_reduce": sent}
+            return {
+                "dtype": TORCH_NAME[weights],
+                "mixed_precision_param": TORCH_NAME[found[1]],
+                "mixed_precision_reduce": TORCH_NAME[job.reduce_dtype],
+            }
     raise FieldError("recipe", f"{job.recipe.name} is none that torchtitan's configuration stands for")
 
 
