@@ -131,6 +131,20 @@ def test_deepspeeds_own_class_takes_what_is_written(monkeypatch: pytest.MonkeyPa
         assert read.bfloat16_config.enabled
 
 
+def test_accelerates_own_class_takes_what_is_written(tmp_path: Path) -> None:
+    classes = pytest.importorskip("accelerate.commands.config.config_args")
+    for flags in (
+        "--stage 3",
+        "--stage 2 --framework fsdp1 --reduce-dtype bf16",
+        "--stage 1 --framework deepspeed",
+        "--stage 0 --framework torch-ddp",
+    ):
+        written = tmp_path / "accelerate.yaml"
+        written.write_text(run("export", "--to", "accelerate", "--params", "1B", "--gpus", "16", *flags.split()).out)
+        read = classes.ClusterConfig.from_yaml_file(str(written))
+        assert (read.num_processes, read.num_machines) == (16, 2)
+
+
 @pytest.mark.parametrize(
     "flags", ["", "--recompute full", "--recipe fp32-adam", "--recipe pure-bf16-adam", "--tp 2 --shard-group 2", "--defer-grad-sync"]
 )
