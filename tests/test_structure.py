@@ -348,7 +348,7 @@ def test_import_loads_next_to_nothing() -> None:
     assert under(modules, "zerocalc") == {"zerocalc"}
 
 
-HEAVY = ("rich", "asyncio", "unittest", "doctest", "numpy", "http", "xml")
+HEAVY = ("rich", "yaml", "asyncio", "unittest", "doctest", "numpy", "http", "xml")
 """Modules that pydantic and typer do without; tomllib reads the framework and the recipe."""
 
 
@@ -367,6 +367,13 @@ def test_a_refusal_loads_no_rich() -> None:
 
 def test_help_loads_no_rich() -> None:
     assert not under(loaded(command("plan", "--help")), "rich", "zerocalc.render", "zerocalc.estimator")
+
+
+def test_yaml_is_read_where_there_is_some(tmp_path: Path) -> None:
+    config = tmp_path / "ds.json"
+    config.write_text('{"zero_optimization": {"stage": 2}}')
+    modules = loaded(command("plan", "--params", "1B", "--gpus", "8", "--config", str(config), "--json"))
+    assert not under(modules, *HEAVY)
 
 
 @pytest.mark.parametrize("arguments", ["plan --params 1B --gpus 8 --format csv", "plan --params 1B --gpus 8", "presets gpus", "params gpt2"])

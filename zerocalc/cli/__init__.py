@@ -17,7 +17,7 @@ from zerocalc.cli.errors import UserError
 from zerocalc.cli.flags import FLAG_OF_PATH
 from zerocalc.units import shown
 
-COMMANDS = ("plan", "explain", "step", "params", "paper", "presets")
+COMMANDS = ("plan", "explain", "step", "export", "params", "paper", "presets")
 INTERRUPTED = 130
 """Exit status of a program that Ctrl-C stopped, as shells count it: 128 + SIGINT."""
 HELP_NAMES = {"help_option_names": ["-h", "--help"]}

@@ -30,10 +30,16 @@ FOLLOWS_FROM = {"model.ffn": "model.hidden", "model.head_dim": "model.hidden", "
 
 @dataclass(slots=True)
 class Written:
-    """What was written: flags by the field they set, a job file, the presets' names in it, and all that came of it."""
+    """What was written: flags by the field they set, a job file, the presets' names in it, and all that came of it.
+
+    ``keys``: the keys of a tool's configuration, ``config_file``, by the field they set; ``notes``: what is to be said of that file.
+    """
 
     given: Mapping[str, Any]
     job_file: str | None = None
+    config_file: str | None = None
+    keys: dict[str, str] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
     names: dict[str, str] = field(default_factory=dict)
     data: dict[str, Any] = field(default_factory=dict)
 
@@ -59,6 +65,9 @@ class Written:
             path = item[0]  # an item of a list that is one flag
         if path in self.given:
             return FLAG_OF_PATH[path], ""
+        for target, key in self.keys.items():
+            if _within(path, target) and target not in self.given:
+                return key, f" (in {self.config_file})"
         for named in NAMED:
             if _within(path, named) and path != named:
                 if named in self.given:

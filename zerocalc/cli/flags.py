@@ -115,8 +115,10 @@ FLAGS = (
 COUNT_WITH = "count_with"
 """Not of a job: who counts a config.json."""
 COUNTERS = ("transformers",)
+CONFIG = "config"
+"""Not of a job: another tool's configuration, which lies under the flags and over a job file."""
 
-FLAG_OF_PATH = {flag.path: flag.name for flag in FLAGS} | {COUNT_WITH: "--count-with"}
+FLAG_OF_PATH = {flag.path: flag.name for flag in FLAGS} | {COUNT_WITH: "--count-with", CONFIG: "--config"}
 JOB_PARAMETER = "job_file"
 
 
@@ -139,11 +141,14 @@ def option(flag: Flag) -> Any:
 
 
 def job_flags(command: Callable[..., int | None]) -> Callable[..., int | None]:
-    """Give a command every job flag, and ``--count-with``. It receives ``job_file`` and, as ``given``, the flags that were set: ``{path: value}``."""
+    """Give a command every job flag, ``--config`` and ``--count-with``.
+
+    It receives ``job_file`` and, as ``given``, the flags that were set: ``{path: value}``.
+    """
 
     def wrapper(**values: Any) -> int | None:
         given = {flag.path: values.pop(flag.parameter) for flag in FLAGS if flag.parameter in values}
-        given[COUNT_WITH] = values.pop(COUNT_WITH, None)
+        given |= {name: values.pop(name, None) for name in (CONFIG, COUNT_WITH)}
         return command(given={path: value for path, value in given.items() if value is not None}, **values)
 
     own = [p for p in inspect.signature(command, eval_str=True).parameters.values() if p.name != "given"]
@@ -156,8 +161,11 @@ def job_flags(command: Callable[..., int | None]) -> Callable[..., int | None]:
         )
         for flag in FLAGS
     ]
-    counter = inspect.Parameter(COUNT_WITH, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=CountWith)
-    parameters = [*own, *shared, counter]
+    files = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
+        for name, annotation in ((CONFIG, ConfigFile), (COUNT_WITH, CountWith))
+    ]
+    parameters = [*own, *shared, *files]
     wrapper.__name__ = command.__name__
     wrapper.__doc__ = command.__doc__
     wrapper.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
@@ -169,6 +177,13 @@ JobFile = Annotated[
     Optional[str],  # noqa: UP045
     typer.Option("--job", metavar="FILE|-", help="A job, or an answer's JSON, from a file or standard input.", rich_help_panel="Input and output"),
 ]
+ConfigFile = Annotated[
+    Optional[str],  # noqa: UP045
+    typer.Option(
+        "--config", metavar="FILE", help="A configuration of DeepSpeed, accelerate or torchtitan: under the flags, over --job.",
+        rich_help_panel="Input and output",
+    ),
+]  # fmt: skip
 CountWith = Annotated[
     Optional[str],  # noqa: UP045
     typer.Option(

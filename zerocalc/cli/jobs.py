@@ -1,7 +1,8 @@
-"""From flags and a job file to a Job: the file below, a preset over it, single flags on top; then the one validation."""
+"""From flags and files to a Job: the job file below, a tool's configuration over it, presets, single flags on top; then the one validation."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from pydantic import ValidationError
@@ -9,7 +10,7 @@ from pydantic import ValidationError
 from zerocalc import presets
 from zerocalc.cli.blame import NAMED, Written
 from zerocalc.cli.errors import UserError
-from zerocalc.cli.flags import COUNT_WITH, COUNTERS, FLAG_OF_PATH
+from zerocalc.cli.flags import CONFIG, COUNT_WITH, COUNTERS, FLAG_OF_PATH
 from zerocalc.cli.layers import call_by_change, make_way
 from zerocalc.presets import PresetError
 from zerocalc.results import Plan
@@ -22,29 +23,45 @@ QUANTISED = "model.quantised"
 
 
 def make_plan(given: dict[str, Any], job_file: str | None) -> Plan:
-    """The plan of the job that flags and a file describe. Raises `UserError` with one line."""
+    """The plan of the job that flags and files describe. Raises `UserError` with one line."""
+    return plan_and_notes(given, job_file)[0]
+
+
+def plan_and_notes(given: dict[str, Any], job_file: str | None, usual: dict[str, str] | None = None) -> tuple[Plan, tuple[str, ...]]:
+    """The plan, and what is to be said of a tool's configuration; ``usual`` are the fields to take where no framework is named.
+
+    Raises `UserError` with one line.
+    """
     from zerocalc.planner import plan
 
     written = Written(given)
     try:
-        return plan(_job(written, job_file))
+        answer = plan(_job(written, job_file, usual or {}))
     except FieldError as error:  # a contradiction that only counting shows
         raise UserError(written.line(error.path, str(error))) from None
+    return (replace(answer, notes=(*answer.notes, *written.notes)) if written.notes else answer), tuple(written.notes)
 
 
-def _job(written: Written, job_file: str | None) -> Job:
+def _job(written: Written, job_file: str | None, usual: dict[str, str]) -> Job:
     given = dict(written.given)
-    counter = given.pop(COUNT_WITH, None)
+    counter, config = given.pop(COUNT_WITH, None), given.pop(CONFIG, None)
     if counter is not None and "model" not in given:
         raise UserError("--count-with: counts a config.json, which --model names")
     data = _read_job(written, job_file) if job_file is not None else {}
     named = {path: _named(NAMED[path], value, FLAG_OF_PATH[path], counter=counter) for path, value in given.items() if path in NAMED}
+    if config is not None:
+        given, named = _over_config(written, config, given, named, data)
     make_way(data, given, named)
     # A name replaces its subtree, the widest first, then single flags override fields.
     by_depth = sorted(named.items(), key=lambda item: item[0].count("."))
     for path, value in (*by_depth, *(item for item in given.items() if item[0] not in NAMED)):
         _put(data, path, value, written)
     call_by_change(data, given)
+    if usual and data.get("framework") is None:
+        written.notes.append(f"counted with {' '.join(f'{FLAG_OF_PATH[path]} {value}' for path, value in usual.items() if path not in given)}")
+        for path, value in usual.items():
+            if path not in given:
+                _put(data, path, value, written)
     written.data = data
     try:
         job = Job.model_validate(data)
@@ -54,6 +71,24 @@ def _job(written: Written, job_file: str | None) -> Job:
         ways = "--lora-rank trains adapters, --trainable says how many other parameters are trained"
         raise UserError(f"{FLAG_OF_PATH[QUANTISED]}: quantised weights are frozen; {ways}")
     return job
+
+
+def _over_config(
+    written: Written, config: str, given: dict[str, Any], named: dict[str, Any], below: dict[str, Any]
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Flags, and the tables of those that are names, over what a tool's configuration says."""
+    from zerocalc.interop import config_file
+
+    written.config_file = presets.label(config)
+    try:
+        settings = config_file.read(config, {**given, **named}, below)
+    except PresetError as error:
+        raise UserError(f"--config: {error}") from None
+    except FieldError as error:
+        raise UserError(f"{error.path}: {error} (in {written.config_file})") from None
+    written.keys, written.notes = settings.keys, [*settings.notes]
+    tables = {path: _named(NAMED[path], v, settings.keys[path]) if isinstance(v, str) else v for path, v in settings.items.items() if path in NAMED}
+    return {**settings.items, **given}, {**tables, **named}
 
 
 def make_model(name: str, given: dict[str, Any] | None = None, counter: str | None = None) -> Model:

@@ -1,0 +1,72 @@
+"""`zerocalc export`: the configuration that runs a candidate, for the tool that is to run it."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated, Any
+
+import typer
+
+from zerocalc.cli import Sections, new_app
+from zerocalc.cli.errors import UserError
+from zerocalc.cli.flags import FLAG_OF_PATH, AsJson, JobFile, job_flags
+from zerocalc.cli.jobs import plan_and_notes
+from zerocalc.cli.streams import print_json, tell
+from zerocalc.interop.targets import FORMS, defaults
+from zerocalc.presets import nearest
+from zerocalc.results import Estimate, Plan
+from zerocalc.units import shown
+
+app = new_app()
+To = Annotated[
+    str,
+    typer.Option(
+        "--to", metavar="|".join(FORMS), help=f"What to write: {', '.join(f'{name} ({form})' for name, form in FORMS.items())}.",
+        rich_help_panel="Input and output", autocompletion=lambda: list(FORMS),
+    ),
+]  # fmt: skip
+
+
+@app.command(cls=Sections)
+@job_flags
+def export(*, given: dict[str, Any], to: To, job_file: JobFile = None, as_json: AsJson = False) -> int:
+    """Write the configuration of the stage that --stage names, or else of the one recommended; what it does not hold is told on standard error."""
+    if to not in FORMS:
+        raise UserError(f"--to: {shown(to)} is not one of {', '.join(FORMS)}{nearest(to, list(FORMS))}")
+    answer, notes = plan_and_notes(given, job_file, defaults(to))
+    chosen = _chosen(answer)
+    from zerocalc.interop.targets import write
+    from zerocalc.spec.base import FieldError
+
+    try:
+        written = write(to, answer.job, chosen.stage)
+    except FieldError as error:
+        raise UserError(f"{FLAG_OF_PATH.get(error.path, error.path)}: {error}") from None
+    if as_json:
+        print_json(
+            {
+                "schema_version": answer.schema_version,
+                "to": to,
+                "name": chosen.name,
+                "text": written.text,
+                "not_in_it": written.remarks,
+                "notes": notes,
+            }
+        )
+        return 0
+    typer.echo(written.text)
+    sys.stdout.flush()  # before what is said of it
+    for line in (*(f"not in it: {remark}" for remark in written.remarks), *(f"note: {note}" for note in notes)):
+        tell(line)
+    return 0
+
+
+def _chosen(answer: Plan) -> Estimate:
+    """The candidate to write: the only one, or the one recommended."""
+    if len(answer.candidates) == 1:
+        return answer.candidates[0]
+    if answer.recommended is None:
+        why = "nothing fits" if answer.verdict == "does_not_fit" else "what fits is unknown (--gpu or --gpu-memory says what there is)"
+        stages = ", ".join(str(candidate.stage) for candidate in answer.candidates)
+        raise UserError(f"--stage: say which of {stages} to write; none is recommended, since {why}")
+    return next(candidate for candidate in answer.candidates if candidate.name == answer.recommended.name)

@@ -1,0 +1,317 @@
+"""DeepSpeed's configuration: what each of its keys means to a job, and a job written as one.
+
+Read against DeepSpeed 0.19.8: runtime/config.py, runtime/constants.py, runtime/zero/config.py, runtime/precision_config.py, runtime/engine.py.
+``auto`` is what the Hugging Face Trainer makes of it (transformers, integrations/deepspeed.py).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from zerocalc.interop.deepspeed_keys import (
+    ADDED_UP_IN,
+    AUTO_OF_HIDDEN,
+    DEVICES,
+    FRAMEWORK,
+    FREE,
+    KNOBS,
+    MARKS,
+    NOT_MODELLED,
+    OFFLOAD,
+    OPTIMIZERS,
+    PRECISION_FREE,
+    ZERO_FREE,
+    Knob,
+    options,
+)
+from zerocalc.interop.recipes import DTYPES, WITH_MASTER_WEIGHTS, recipe_table, recognised
+from zerocalc.interop.settings import Known, Section, Settings, product
+from zerocalc.interop.writing import Exported, batch_of, remarks_on
+from zerocalc.spec.base import FieldError
+from zerocalc.spec.job import Job
+from zerocalc.spec.zero import Zero
+from zerocalc.units import shown
+
+__all__ = ["MARKS", "read", "write"]
+
+
+def read(table: dict[str, Any], known: Known, settings: Settings, mixed_precision: str | None = None) -> None:
+    """Read a configuration into ``settings``. ``mixed_precision``: what whoever starts the training says of ``auto``. Raises `FieldError`."""
+    root = Section(table, settings)
+    settings.put("framework", FRAMEWORK, "zero_optimization")
+    stage = _zero(root, known, settings)
+    _degrees(root, settings)
+    _recipe(root, known, settings, stage, mixed_precision)
+    _checkpointing(root, known.over(settings.items), settings)
+    _batch(root, known.over(settings.items), settings)
+    kept = root.word("communication_data_type", DTYPES)
+    if kept is not None:
+        settings.put("zero.reduce_dtype", kept, "communication_data_type")
+    root.refuse("elasticity", "elastic training chooses its own batch sizes; take it out, and give those that it comes to")
+    root.refuse("amp", "Apex's amp is not modelled; bf16 or fp16 is")
+    root.refuse("expert_parallel", "expert parallelism is not modelled yet")
+    root.free(*FREE)
+    for key in NOT_MODELLED:
+        root.note(key)
+    root.done()
+
+
+def _zero(root: Section, known: Known, settings: Settings) -> int:
+    """The stage, and all of ``zero_optimization``."""
+    if isinstance(root.table.get("zero_optimization"), bool):  # an old spelling of stage 1
+        stage = int(root.value("zero_optimization"))
+        settings.put("zero.stage", stage, "zero_optimization")
+        return stage
+    zero = root.section("zero_optimization")
+    stage = zero.whole("stage") or 0
+    if stage > 3:
+        raise zero.wrong("stage", f"{stage} is not a ZeRO stage; the stages are 0 (DDP), 1, 2 and 3")
+    settings.put("zero.stage", stage, zero.key("stage"))
+    for key in ("offload_optimizer", "offload_param"):
+        if zero.section(key).word("device", DEVICES, default="none") != "none":
+            raise zero.wrong(f"{key}.device", OFFLOAD)
+    zero.refuse("cpu_offload", OFFLOAD)
+    zero.refuse("cpu_offload_param", OFFLOAD)
+    zero.refuse("zenflow", "ZenFlow is not modelled")
+    zero.refuse("zero_quantized_nontrainable_weights", "frozen weights that DeepSpeed quantises are not modelled")
+    if (zero.whole("mics_shard_size", least=-1) or 0) > 0:
+        raise zero.wrong("mics_shard_size", "MiCS is not modelled yet")
+    overlap = zero.flag("overlap_comm")
+    if overlap is not None:
+        settings.put("zero.overlap_comm", overlap, zero.key("overlap_comm"))
+    for key, knob in KNOBS.items():
+        _knob(zero, key, knob, stage, known, settings)
+    zero.free(*ZERO_FREE)
+    zero.done()
+    return stage
+
+
+def _knob(zero: Section, key: str, knob: Knob, stage: int, known: Known, settings: Settings) -> None:
+    """One key that costs something: its value, or that of ``auto``."""
+    short = key.removeprefix("stage3_")
+    given = key if key in zero.table or short not in zero.table else short
+    zero.free(key, short)
+    value = zero.flag(given) if isinstance(knob.default, bool) else zero.whole(given)
+    if zero.is_auto(given):
+        value = _auto(zero, given, knob, stage, known, settings)
+    if value is None or stage not in knob.stages:
+        return
+    if knob.field in options():
+        settings.put(f"zero.{knob.field}", knob.ours(value), zero.key(given))
+    elif value != knob.default:
+        settings.not_modelled.append(f"{zero.key(given)} {shown(value)}")
+
+
+def _auto(zero: Section, key: str, knob: Knob, stage: int, known: Known, settings: Settings) -> int | None:
+    """What the Trainer puts in the place of ``auto``; DeepSpeed's default where it puts nothing there."""
+    of_hidden = AUTO_OF_HIDDEN.get(knob.field)
+    if of_hidden is None or stage not in knob.stages:
+        return None
+    words, tenths, power = of_hidden
+    if known.hidden is None:
+        raise zero.wrong(key, f"auto is {words} to the Trainer, and that size is not known: --model or --hidden says it, or give a number here")
+    value = tenths * int(known.hidden**power) // 10
+    settings.notes.append(f"{zero.key(key)} auto: {value:,} ({words}, as the Hugging Face Trainer sets it)")
+    return value
+
+
+def _degrees(root: Section, settings: Settings) -> None:
+    parallel = root.section("tensor_parallel")
+    degree = parallel.whole("autotp_size")
+    if degree:
+        settings.put("parallel.tp", degree, parallel.key("autotp_size"))
+    parallel.free(*parallel.table)
+    ulysses = root.whole("sequence_parallel_size")
+    if ulysses:
+        settings.put("parallel.cp", ulysses, "sequence_parallel_size")
+
+
+def _recipe(root: Section, known: Known, settings: Settings, stage: int, mixed_precision: str | None) -> None:
+    """The recipe that precision, optimizer and the dtype of accumulated gradients come to, unless a flag names one."""
+    if "recipe" in known.given:
+        root.free("bf16", "bfloat16", "fp16", "data_types", "optimizer", "torch_autocast")
+        return
+    compute, where = _compute(root, settings, mixed_precision)
+    kinds = root.section("data_types")
+    kept = kinds.word("grad_accum_dtype", DTYPES)
+    dtype = kinds.word("param_dtype", DTYPES)
+    kinds.free("buffer_dtype")
+    kinds.done()
+    if dtype not in (None, compute):
+        raise kinds.wrong("param_dtype", f"{dtype} contradicts {where}, which makes it {compute}")
+    if stage == 0 and kept not in (None, compute):
+        raise kinds.wrong("grad_accum_dtype", f"{kept} beside a model in {compute} needs ZeRO: a zero_optimization.stage of at least 1")
+    optimizer, key = _optimizer(root, settings)
+    root.refuse("torch_autocast", "no recipe is known for autocast under ZeRO; --recipe names one")
+    for part, keys in (("bf16", ("bf16_master_weights_and_grads", "bf16_optimizer_states")), ("fp16", ("fp16_master_weights_and_grads",))):
+        for name in keys:
+            root.section(part).refuse(name, "no recipe keeps master weights in 16 bits; --recipe names one")
+    apart = ADDED_UP_IN in options()
+    table = recipe_table(WITH_MASTER_WEIGHTS, optimizer, compute, None if apart else kept)
+    if table is None:
+        raise FieldError(key, f"no recipe is known for {optimizer} in {compute}; --recipe names one")
+    settings.put("recipe", table, key)
+    if kept not in (None, compute) and apart:
+        settings.put(f"zero.{ADDED_UP_IN}", kept, "data_types.grad_accum_dtype")
+    elif kept not in (None, compute):  # what is sent stays in the model's dtype
+        settings.put("zero.reduce_dtype", compute, "data_types.grad_accum_dtype")
+
+
+def _compute(root: Section, settings: Settings, mixed_precision: str | None) -> tuple[str, str]:
+    """The dtype that the model runs in, and the key that says so."""
+    old = "bfloat16" if "bf16" not in root.table and "bfloat16" in root.table else "bf16"
+    parts = {"bf16": root.section(old), "fp16": root.section("fp16")}
+    root.free("bfloat16")
+    on = {}
+    for dtype, part in parts.items():
+        enabled = part.flag("enabled")
+        if enabled is None and (part.is_auto("enabled") or not part.table) and mixed_precision is not None:
+            enabled = mixed_precision == dtype
+        on[dtype] = enabled
+        part.free(*PRECISION_FREE)
+        part.read.update(("bf16_master_weights_and_grads", "bf16_optimizer_states", "fp16_master_weights_and_grads"))
+        part.done()
+    if on["bf16"] and on["fp16"]:
+        raise FieldError("fp16.enabled", f"true contradicts {old}.enabled, which is true too")
+    if mixed_precision in ("bf16", "fp16") and any(value and dtype != mixed_precision for dtype, value in on.items()):
+        raise FieldError("mixed_precision", f"{mixed_precision} contradicts the DeepSpeed configuration, which enables the other dtype")
+    if not any(on.values()):
+        left = [dtype for dtype, part in parts.items() if part.is_auto("enabled") and mixed_precision is None]
+        if not left:
+            return "fp32", "bf16 and fp16 off"
+        settings.notes.append(f"{left[0]}.enabled auto: taken as true; --recipe says otherwise")
+        return left[0], f"{left[0]}.enabled"
+    found = "bf16" if on["bf16"] else "fp16"
+    return found, f"{old if found == 'bf16' else found}.enabled"
+
+
+def _optimizer(root: Section, settings: Settings) -> tuple[str, str]:
+    """The optimizer by our name for it, and the key that says so."""
+    part = root.section("optimizer")
+    name = part.value("type")
+    params = part.section("params")
+    part.free("legacy_fusion")
+    part.done()
+    if name is None:
+        if not part.table:
+            settings.notes.append("no optimizer in the DeepSpeed configuration: taken as Adam; --recipe says otherwise")
+        return "AdamW", "optimizer"
+    found = OPTIMIZERS.get(name.lower()) if isinstance(name, str) else None
+    if found is None:
+        raise part.wrong("type", f"no recipe is known for {shown(name)}; --recipe names one")
+    momentum = params.value("momentum")
+    return ("SGD with momentum" if found == "SGD" and momentum else found), part.key("type")
+
+
+def _checkpointing(root: Section, known: Known, settings: Settings) -> None:
+    """Partitioned activations; whether there are checkpoints at all is the model's own choice (--recompute)."""
+    part = root.section("activation_checkpointing")
+    split, moved = part.flag("partition_activations"), part.flag("cpu_checkpointing")
+    part.free("partitioned_activations", "number_checkpoints", "contiguous_memory_optimization", "synchronize_checkpoint_boundary", "profile")
+    part.done()
+    if split and (known.whole("parallel.tp") or 1) == 1:
+        settings.notes.append(f"{part.key('partition_activations')}: nothing is split without tensor-parallel ranks")
+        split = False
+    if moved and not split:
+        raise part.wrong("cpu_checkpointing", "whole checkpoints in host memory are not modelled yet; with tensor parallelism split ones are")
+    for key, value in (("partition_activations", split), ("cpu_checkpointing", moved)):
+        if value:
+            settings.put(f"zero.{key}", True, part.key(key))
+
+
+def _batch(root: Section, known: Known, settings: Settings) -> None:
+    """Batch sizes as DeepSpeed completes them: train_batch_size = micro-batch · accumulation · data-parallel degree."""
+    names = {"training.micro_batch": "train_micro_batch_size_per_gpu", "training.accumulation": "gradient_accumulation_steps"}
+    sizes: dict[str, int | None] = {}
+    for path, key in names.items():
+        said, flag = root.whole(key, least=1), known.whole(path) if path in known.given else None
+        sizes[path] = said if flag is None else flag
+        if sizes[path] is None and root.is_auto(key):
+            sizes[path] = known.whole(path)
+    whole, micro, accumulation = root.whole("train_batch_size", least=1), *sizes.values()
+    if micro is None and whole is None and root.is_auto(names["training.micro_batch"]):
+        raise root.wrong(names["training.micro_batch"], "auto is what the Trainer is told: --micro-batch says it")
+    dp = known.dp
+    if whole is not None and dp is not None:
+        micro, accumulation = _completed(whole, micro, accumulation, dp)
+        if micro * accumulation * dp != whole:
+            raise root.wrong("train_batch_size", product(whole, micro, accumulation, dp))
+    for path, size in (("training.micro_batch", micro), ("training.accumulation", accumulation)):
+        if size is not None and path not in known.given:
+            settings.put(path, size, names[path] if names[path] in root.table else "train_batch_size")
+
+
+def _completed(whole: int, micro: int | None, accumulation: int | None, dp: int) -> tuple[int, int]:
+    """The micro-batch and the accumulation that DeepSpeed makes of a whole batch and what is given of the two; whole numbers, rounded down."""
+    if micro is not None:
+        return micro, accumulation if accumulation is not None else max(1, whole // micro // dp)
+    accumulation = accumulation or 1
+    return max(1, whole // dp // accumulation), accumulation
+
+
+def write(job: Job, stage: int) -> Exported:
+    """A job at one stage as DeepSpeed's JSON, and what it does not hold. Raises `FieldError` for what DeepSpeed cannot do."""
+    if stage > 1 and job.parallel.pp > 1:
+        raise FieldError("parallel.pp", f"{job.parallel.pp}: DeepSpeed's pipelines run at ZeRO stages 0 and 1 only, not at {stage}")
+    if job.parallel.sequence_parallel:
+        raise FieldError("parallel.sequence_parallel", "DeepSpeed's tensor parallelism does not split sequences")
+    table: dict[str, Any] = {
+        "train_batch_size": batch_of(job),
+        "train_micro_batch_size_per_gpu": job.training.micro_batch,
+        "gradient_accumulation_steps": job.training.accumulation,
+        **_precision(job, stage),
+        "zero_optimization": {"stage": stage, "overlap_comm": job.overlaps(stage), **_knobs(job, stage)},
+    }
+    if job.parallel.tp > 1:
+        table["tensor_parallel"] = {"autotp_size": job.parallel.tp}
+    if job.parallel.cp > 1:
+        table["sequence_parallel_size"] = job.parallel.cp
+    if job.zero.partition_activations:
+        table["activation_checkpointing"] = {"partition_activations": True, "cpu_checkpointing": job.zero.cpu_checkpointing}
+    said = ["model", "training.seq", "training.attention", "parallel.pp", "parallel.interleave", "training.recompute"]
+    return Exported(_json(table), (*remarks_on(job, said), *_idle(job, stage)))
+
+
+def _json(table: dict[str, Any]) -> str:
+    import json
+
+    return json.dumps(table, indent=2)
+
+
+def _knobs(job: Job, stage: int) -> dict[str, Any]:
+    return {key: knob.theirs(job) for key, knob in KNOBS.items() if stage in knob.stages and knob.field in options()}
+
+
+def _idle(job: Job, stage: int) -> list[str]:
+    """Choices that were made and that DeepSpeed has no use for at a stage, in words."""
+    plain = Zero()
+    made = [knob for knob in KNOBS.values() if stage not in knob.stages and knob.field in options()]
+    return [
+        f"zero.{knob.field} {value}: means nothing at stage {stage}"
+        for knob in made
+        if (value := getattr(job.zero, knob.field)) != getattr(plain, knob.field)
+    ]
+
+
+def _precision(job: Job, stage: int) -> dict[str, Any]:
+    """The keys that stand for a recipe and for the dtype of gradients in flight."""
+    known = recognised(WITH_MASTER_WEIGHTS, job.recipe)
+    if known is None:
+        raise FieldError("recipe", f"{job.recipe.name} is none that DeepSpeed's configuration stands for")
+    optimizer, compute, kept = known
+    if ADDED_UP_IN in options():
+        if kept is not None:
+            raise FieldError("recipe", f"{job.recipe.name} keeps gradients in {kept}; that is said by zero.{ADDED_UP_IN}, over a recipe in {compute}")
+        kept = getattr(job.zero, ADDED_UP_IN)
+    out: dict[str, Any] = {} if compute == "fp32" else {compute: {"enabled": True}}
+    if kept is not None:
+        if stage == 0:
+            raise FieldError("recipe", f"{job.recipe.name} keeps gradients in {kept}, which DeepSpeed does from stage 1 on")
+        out["data_types"] = {"grad_accum_dtype": kept}
+    if job.reduce_dtype != compute:
+        out["communication_data_type"] = job.reduce_dtype
+    name, _, momentum = optimizer.partition(" with ")
+    out["optimizer"] = {"type": name, **({"params": {momentum: 0.9}} if momentum else {})}
+    if name == "SGD" and stage:
+        out["zero_allow_untested_optimizer"] = True
+    return out
