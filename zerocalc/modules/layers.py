@@ -107,8 +107,13 @@ def elements(modules: Iterable[Module], tensor_parallel: int = 1) -> int:
     """Parameters of some modules, or a tensor-parallel rank's part of them [elements]."""
     if tensor_parallel == 1:
         return sum([math.prod(shape) for module in modules for _, shape, _ in module.parameter_rows])
-    rows = _rows(modules)
-    return sum([math.prod(shape) if replicated(name) else ceil_div(math.prod(shape), tensor_parallel) for name, shape, _ in rows])
+    return sum([on_rank(row, tensor_parallel) for row in _rows(modules)])
+
+
+def on_rank(row: ParameterRow, tensor_parallel: int) -> int:
+    """A tensor-parallel rank's part of one tensor [elements]."""
+    name, shape, _ = row
+    return math.prod(shape) if tensor_parallel == 1 or replicated(name) else ceil_div(math.prod(shape), tensor_parallel)
 
 
 READ_BY_ACTIVATIONS = ("mlp.up.weight", "mlp.gate.weight", "experts.up")

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator
 
-from zerocalc.formulas.formula import ceil_div
 from zerocalc.formulas.windows import Gathers, Layers, Node, Stack, Windows, gathers
 from zerocalc.modules.base import Module
-from zerocalc.modules.layers import Architecture
+from zerocalc.modules.layers import Architecture, on_rank
 from zerocalc.modules.rank import Rank
 from zerocalc.spec.job import Job
 
@@ -62,7 +60,7 @@ def tensors(job: Job, arch: Architecture) -> tuple[list[int], list[int]]:
         for module in modules:
             rows = [row for _, numbers in _called(module) for row in numbers]
             places = {row: len(own) + place for place, row in enumerate(rows)}
-            own += [ceil_div(math.prod(module.parameter_rows[row][1]), split) for row in rows]
+            own += [on_rank(module.parameter_rows[row], split) for row in rows]
             behind = in_layer and module.component == "norms" and len(rows) == 1
             (late if behind else order).extend([places[row] for row in range(len(rows))])
         for _ in range(count):
@@ -84,7 +82,7 @@ def _layers(job: Job, arch: Architecture, split: int) -> Iterator[Layers]:
 def _node(module: Module, split: int) -> Node:
     """A module that calls those of its linear layers and norms, unless it is one tensor's."""
     if module.experts > 1:
-        return Node(tuple([ceil_div(math.prod(shape), split) for _, shape, _ in module.parameter_rows]))
+        return Node(tuple([on_rank(row, split) for row in module.parameter_rows]))
     inner = _leaves((module,), split)
     return inner[0] if len(inner) == 1 else Node((), inner)
 
@@ -92,7 +90,7 @@ def _node(module: Module, split: int) -> Node:
 def _leaves(modules: Iterable[Module], split: int) -> tuple[Node, ...]:
     """The modules that have tensors, and activations, of some modules, as they are called."""
     return tuple([
-        Node(tuple([ceil_div(math.prod(module.parameter_rows[row][1]), split) for row in rows])) for module in modules for _, rows in _called(module)
+        Node(tuple([on_rank(module.parameter_rows[row], split) for row in rows])) for module in modules for _, rows in _called(module)
     ])  # fmt: skip
 
 

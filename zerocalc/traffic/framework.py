@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from zerocalc.formulas.formula import ceil_div
+from zerocalc.modules.layers import on_rank
 from zerocalc.modules.rank import Rank
+from zerocalc.modules.units import pipeline_split
 from zerocalc.modules.visits import listed_whole, windowed
 from zerocalc.schedule import Collective, Fabric, Link, collective
 from zerocalc.spec.framework import FrameworkStage, Move
@@ -135,9 +136,9 @@ def _arrivals(job: Job, rank: Rank) -> list[int]:
     """Elements of DDP's buckets: tensors as their gradients come, last first, a bucket closed as soon as it is full."""
     arch = rank.arch
     assert arch is not None
-    sizes = [math.prod(shape) for modules in arch.in_order() for module in modules for _, shape, _ in module.parameter_rows]
-    if rank.split > 1:
-        sizes = [ceil_div(size, rank.split) for size in sizes]
+    sizes = [on_rank(row, job.parallel.tp) for modules in arch.in_order() for module in modules for row in module.parameter_rows]
+    if pipeline_split(job) > 1:
+        sizes = [ceil_div(size, pipeline_split(job)) for size in sizes]
     item = DTYPE_BYTES[job.reduce_dtype]
     buckets, filled, limit = [], 0, FIRST_ARRIVAL_BYTES
     for size in reversed(sizes):
