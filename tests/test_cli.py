@@ -224,6 +224,7 @@ def test_flags_over_job_file_over_preset_over_defaults(tmp_path: Path) -> None:
         "recompute_modules": ["core_attn"],
         "kernel_efficiency": None,
         "tokens": None,
+        "reentrant": False,
         "attention": "flash",
     }
     over = job_of("--job", str(file), "--seq", "256", "--layers", "24", "--stage", "3", "--gpu", "h100-80g", "--gpus", "16")

@@ -22,7 +22,9 @@ TOY = {"kind": "llama", "layers": 4, "hidden": 128, "heads": 4, "kv_heads": 2, "
 
 def answer(run: dict[str, Any]) -> Estimate:
     job = {**run["job"], "zero": {**run["job"].get("zero", {}), "stage": run["stage"]}}
-    return estimate(Job.model_validate({"model": run["model"], "cluster": {"gpus": run["gpus"]}, "framework": run["framework"], **job}))
+    return estimate(
+        Job.model_validate({"model": run["model"], "cluster": {"gpus": run["gpus"], **run.get("cluster", {})}, "framework": run["framework"], **job})
+    )
 
 
 def ours(of: Estimate) -> Calls:

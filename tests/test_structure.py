@@ -40,7 +40,7 @@ SOURCES = sorted(PACKAGE.rglob("*.py"))
 
 PHYSICS = {"units", "presets", "formulas", "ledger", "schedule", "spec", "modules"}
 ANSWERS = {"results", "estimator", "suggestions", "planner", "memory", "traffic", "counting"}
-VIEWS = {"document", "explained", "walk", "recomputed", "papers"}
+VIEWS = {"document", "explained", "walk", "recomputed", "papers", "comparison"}
 
 MAY_IMPORT: dict[str, set[str]] = {
     "units": set(),
@@ -63,6 +63,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "walk": PHYSICS | {"results"},
     "recomputed": PHYSICS | ANSWERS,
     "papers": PHYSICS | ANSWERS | {"recomputed", "document"},
+    "comparison": PHYSICS | {"counting", "results"},
     "interop": {"interop", "spec", "units", "presets"},
     "render": {"render"} | PHYSICS | ANSWERS | VIEWS,
     "__main__": {"cli"},
@@ -129,6 +130,7 @@ def identifiers(tree: ast.Module) -> Iterator[str]:
 
 FRAMEWORKS = re.compile(r"deepspeed|torchtitan|megatron|fsdp|accelerate|colossal|fairscale|lightning", re.IGNORECASE)
 NAMED_AFTER = {"interop": "readers of tools' files", "recomputed": "what papers and tools printed", "papers": "names of published tables"}
+NAMED_AFTER |= {"comparison": "names of tools that we compare with"}
 
 
 @pytest.mark.parametrize("file", [file for file in SOURCES if part(file) not in NAMED_AFTER], ids=name)
@@ -354,8 +356,8 @@ def test_plan_json_loads_only_what_it_needs() -> None:
     modules = loaded(command("plan", "--params", "7.5B", "--gpus", "64", "--json"))
     assert not under(modules, *HEAVY)
     others = [f"zerocalc.cli.{other}" for other in COMMANDS if other != "plan"]
-    views = [f"zerocalc.{view}" for view in ("render", "interop", "explained", "walk", "papers", "recomputed", "counting")]
-    assert not under(modules, *others, *views, "zerocalc.formulas.published", "zerocalc.formulas.estimators")
+    views = [f"zerocalc.{view}" for view in ("render", "interop", "explained", "walk", "papers", "recomputed", "counting", "comparison")]
+    assert not under(modules, *others, *views, "zerocalc.formulas.published", "zerocalc.formulas.estimators", "zerocalc.formulas.windows")
 
 
 def test_a_refusal_loads_no_rich() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from zerocalc.ledger import ACTIVATION_KINDS, MOMENTS, STATE_KINDS, Ledger, block, join
 from zerocalc.memory.activations import activations
 from zerocalc.memory.buffers import DEFRAGMENTED, buffers, fragmentation, gathered, runtime, workspaces
-from zerocalc.memory.framework import held
 from zerocalc.memory.states import states
 from zerocalc.modules.rank import Rank, rank, rounded
 from zerocalc.results import AtPeak, Communication, Estimate, GpuMemory, HostMemory, Memory, Timing
@@ -15,7 +14,6 @@ from zerocalc.spec.framework import FrameworkStage
 from zerocalc.spec.job import Job
 from zerocalc.spec.recipe import DTYPE_BYTES
 from zerocalc.traffic.dp import data_parallel
-from zerocalc.traffic.framework import framework_traffic
 from zerocalc.traffic.model_parallel import model_parallel, unknown_traffic
 from zerocalc.traffic.placement import placed
 
@@ -43,8 +41,12 @@ def estimate_with_assumptions(job: Job, stage: int | None = None, holds: Rank | 
     behaviour = job.framework.stage(stage)
     holds = rounded(holds or rank(job), job, behaviour.pads)
     ledger = build_ledger(job, holds, behaviour)
-    published = behaviour.published
-    across = data_parallel(job, holds, stage, behaviour.sync, job.overlaps(stage)) if published else framework_traffic(job, holds, behaviour)
+    if behaviour.published:
+        across = data_parallel(job, holds, stage, behaviour.sync, job.overlaps(stage))
+    else:
+        from zerocalc.traffic.framework import framework_traffic  # what runs as published does without
+
+        across = framework_traffic(job, holds, behaviour)
     schedule = merge((across, model_parallel(job, holds)))
     memory = _memory(ledger)
     took = _took(job, holds, ledger, schedule) if job.cluster.gpu is not None else None
@@ -62,14 +64,15 @@ def _took(job: Job, holds: Rank, ledger: Ledger, schedule: Schedule) -> Timing |
 
 def build_ledger(job: Job, holds: Rank, behaviour: FrameworkStage) -> Ledger:
     """The ledger of one rank: the union of its blocks."""
-    zero, recipe, stage = job.zero, job.trained_recipe, behaviour.sharded_as
-    accumulates = job.training.accumulation > 1
+    zero, recipe, accumulates = job.zero, job.trained_recipe, job.training.accumulation > 1
+    stage = behaviour.sharded_as(overlapped=job.overlaps(behaviour.stage) and not accumulates)
     kept = activations(job, holds)
     parts = [
         states(
             recipe, holds, stage, accumulates=accumulates, whole_gradients=accumulates and zero.defer_grad_sync,
             owner_blocks=job.model.blocks if zero.gather == "broadcast" else None,
             since=behaviour.gradients_from, until=behaviour.gradients_until, late=_reduced_last(holds, behaviour),
+            gradients=zero.chosen(None, behaviour.gradients_unless),
         ),
         kept,
         runtime(job.cluster.gpu),
@@ -89,6 +92,8 @@ def build_ledger(job: Job, holds: Rank, behaviour: FrameworkStage) -> Ledger:
             gathered(holds, stage, gather_dtype=job.gather_dtype, adapter_dtype=recipe.gather, units_in_flight=job.framework.units_in_flight),
         ]
     else:
+        from zerocalc.memory.framework import held  # as above
+
         parts.append(held(job, holds, behaviour, kept))
     if job.model.quantised is not None and holds.stored is None:
         parts.append(DEQUANTISED)

@@ -10,13 +10,13 @@ from zerocalc.formulas.formula import Formula
 from zerocalc.ledger import record
 
 Phase = Literal["forward", "backward", "step"]
-Op = Literal["all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "send_recv", "copy"]
+Op = Literal["all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "all_to_all", "send_recv", "copy"]
 Group = Literal["dp", "tp", "pp", "host"]
 Fabric = Literal["node", "network", "pcie", "nvme"]
 AnyFormula: TypeAlias = Formula[Any]
 
 VOLUME_FACTOR: dict[Op, int] = {
-    "all_reduce": 2, "all_gather": 1, "reduce_scatter": 1, "broadcast": 1, "reduce": 1, "send_recv": 1, "copy": 1,
+    "all_reduce": 2, "all_gather": 1, "reduce_scatter": 1, "broadcast": 1, "reduce": 1, "all_to_all": 1, "send_recv": 1, "copy": 1,
 }  # fmt: skip
 """[ZeRO] §7.1: an all-reduce moves its tensor twice, every other collective once, as the ranks grow without bound."""
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+import dataclasses
+from typing import TYPE_CHECKING, Annotated, Any, Optional
 
 import typer
 
@@ -11,6 +12,11 @@ from zerocalc.cli.errors import UserError
 from zerocalc.cli.flags import AsJson, JobFile, job_flags
 from zerocalc.cli.jobs import make_plan
 from zerocalc.cli.streams import print_json, tell
+from zerocalc.spec.base import FieldError
+
+if TYPE_CHECKING:
+    from zerocalc.comparison import Comparison
+    from zerocalc.results import Plan
 
 app = new_app()
 FORMATS = ("table", "json", "csv", "markdown")
@@ -26,6 +32,12 @@ def plan(
     output_format: Annotated[
         str, typer.Option("--format", metavar="|".join(FORMATS), help="How to print the answer.", rich_help_panel="Input and output")
     ] = "table",
+    compare_with: Annotated[
+        Optional[str],  # noqa: UP045 - typer reads Optional
+        typer.Option(
+            "--compare-with", metavar="TOOL", help="Set another tool's figures beside ours: deepspeed-estimator.", rich_help_panel="Input and output"
+        ),
+    ] = None,
     check: Annotated[bool, typer.Option("--check", help="Exit 1 unless something is known to fit.", rich_help_panel="Input and output")] = False,
 ) -> int:
     """Say what a training job needs per GPU and sends per step, at each ZeRO stage, and what fits."""
@@ -33,14 +45,34 @@ def plan(
         raise UserError(f"--format: {output_format!r} is not one of {', '.join(FORMATS)}")
     if as_json and output_format not in ("table", "json"):
         raise UserError(f"--json: contradicts --format {output_format}")
+    if compare_with is not None and output_format not in ("table", "json"):
+        raise UserError(f"--compare-with: has no place in --format {output_format}; table and json have one")
     answer = make_plan(given, job_file)
+    compared = None if compare_with is None else _compared(answer, compare_with)
     if as_json or output_format == "json":
-        print_json(answer)
+        print_json(answer if compared is None else {**_fields(answer), "comparison": compared})
     else:
         from zerocalc.render import plans
 
         {"table": plans.show, "csv": plans.show_csv, "markdown": plans.show_markdown}[output_format](answer)
+        if compared is not None:
+            from zerocalc.render import comparisons
+
+            comparisons.show(answer, compared)
     if check and answer.verdict == "unknown":
         missing = "--gpu or --gpu-memory says what there is" if answer.job.cluster.usable_bytes is None else "not all memory is known"
         tell(f"--check: what fits is unknown: {missing}")
     return 1 if check and answer.verdict != "fits" else 0
+
+
+def _compared(answer: Plan, tool: str) -> Comparison:
+    from zerocalc.comparison import compare  # most plans stand alone
+
+    try:
+        return compare(answer, tool)
+    except FieldError as error:
+        raise UserError(f"--compare-with: {error}") from None
+
+
+def _fields(answer: Plan) -> dict[str, Any]:
+    return {field.name: getattr(answer, field.name) for field in dataclasses.fields(answer)}

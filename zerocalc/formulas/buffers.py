@@ -1,6 +1,9 @@
 """Buffers and transient memory: C_B, gathered units, fragmentation."""
 
 import math
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Sequence
+from itertools import accumulate
 
 from zerocalc.formulas.formula import ceil_div, formula
 
@@ -75,6 +78,38 @@ def beyond_bytes(*, reduction_bytes: int, working_bytes: int) -> int:
     6
     """
     return max(0, reduction_bytes - working_bytes)
+
+
+def filled(sizes: Iterable[int], most: int) -> list[int]:
+    """How many tensors go into each bucket of ``most`` elements: one that the next tensor does not fit into is sent first.
+
+    >>> filled([3, 3, 3, 9, 1], 6)
+    [2, 1, 1, 1]
+    """
+    counts: list[int] = []
+    room = 0
+    for size in sizes:
+        if size > room or not counts:
+            counts.append(0)
+            room = most
+        counts[-1] += 1
+        room -= size
+    return counts
+
+
+def touched(sizes: Sequence[int], shards: int, share: int) -> list[tuple[int, bool]]:
+    """For each of some equal shares of a flat buffer: elements of all tensors with a part in it, and whether the first tensor is one of them.
+
+    >>> touched([6, 3, 3], shards=3, share=4)
+    [(6, True), (9, True), (6, False)]
+    """
+    ends = list(accumulate(sizes))
+    out: list[tuple[int, bool]] = []
+    for shard in range(shards):
+        first, last = bisect_right(ends, shard * share), bisect_left(ends, (shard + 1) * share)
+        amount = (ends[min(last, len(ends) - 1)] - (ends[first - 1] if first else 0)) if first < len(ends) else 0
+        out.append((amount, first == 0))
+    return out
 
 
 @formula("W·n", "CUBLAS_WORKSPACE_CONFIG, or the GPU's preset", W="workspace_bytes", n="handles")

@@ -15,7 +15,7 @@ def all_reduce_sent(*, ranks: int, tensor_bytes: int, count: int) -> int:
 
 @formula("⌈(N−1)·T/N⌉·c", "[ZeRO] §7.1 (ring)", N="ranks", T="tensor_bytes", c="count")
 def ring_sent(*, ranks: int, tensor_bytes: int, count: int) -> int:
-    """Bytes one rank sends in ``count`` ring all-gathers (``tensor_bytes`` gathered) or reduce-scatters (its input).
+    """Bytes one rank sends in ``count`` ring all-gathers (``tensor_bytes`` gathered) or reduce-scatters (its input), or all-to-alls.
 
     Broadcasts and reduces in which every rank is the owner in turn cost the same, averaged over the owners.
 

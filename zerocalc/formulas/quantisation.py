@@ -39,3 +39,16 @@ def base_bytes(*, quantised_bytes: int, kept_parameters: int, bytes_per_paramete
     564500
     """
     return ceil_div(ceil_div(quantised_bytes + kept_parameters * bytes_per_parameter, model_parallel), shards)
+
+
+def scales(*, elements: int, scale_per: int) -> int:
+    """Scales of a tensor quantised in equal groups of about ``scale_per`` elements, whole eights of them (DeepSpeed, CUDAQuantizer).
+
+    >>> scales(elements=32_000, scale_per=8000), scales(elements=16_000, scale_per=8000), scales(elements=128, scale_per=8000)
+    (4, 2, 1)
+    """
+    least = -(-elements // scale_per)
+    groups = next((count for count in range(least, 2 * least + 1) if elements % (8 * count) == 0), least)
+    while elements % (16 * groups) == 0 and elements / groups > scale_per:
+        groups *= 2
+    return groups

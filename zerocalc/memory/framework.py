@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from zerocalc.formulas.buffers import beyond_bytes, held_bytes
+from zerocalc.formulas.buffers import beyond_bytes, held_bytes, touched
 from zerocalc.ledger import ACTIVATION_KINDS, EMPTY, Block, Moment, Term, block, span, term
 from zerocalc.modules.rank import Rank
+from zerocalc.modules.visits import listed_whole, tensors, windowed
 from zerocalc.spec.framework import FrameworkStage, Holding
 from zerocalc.spec.job import Job
 from zerocalc.spec.recipe import DTYPE_BYTES
@@ -17,20 +18,22 @@ def held(job: Job, rank: Rank, behaviour: FrameworkStage, activations: Block) ->
     """The rows of a stage, for one rank; ``activations`` are what the end of backward holds beside them."""
     if not behaviour.holds:
         return EMPTY
+    accumulates, overlaps = job.training.accumulation > 1, job.overlaps(behaviour.stage)
+    halves = job.trained_recipe.gradient_dtype != FULL
+    there = {None: True, "accumulated": accumulates, "overlapped": overlaps and not accumulates, "16-bit gradients": halves}
     terms: list[Term] = []
     last: list[tuple[Holding, int]] = []
-    full = job.trained_recipe.gradient_dtype == FULL
     for row in behaviour.holds:
-        if row.where and full:
+        if not there[row.only] or not job.zero.chosen(row.when, row.unless):
             continue
         elements, shards, size = _inputs(job, rank, row)
-        copies = row.copies * (row.if_overlapped if job.overlaps(behaviour.stage) else 1)
+        copies = row.copies * (row.if_overlapped if overlaps else 1)
         if not elements:
             continue
         if row.after_layers:
             last.append((row, held_bytes(elements=elements, shards=shards, bytes_per_element=size, copies=copies)))
         else:
-            moments = span(row.first, row.last)
+            moments = span("forward" if row.accumulated and accumulates else row.first, row.last)
             terms.append(term(row.name, row.kind, moments, held_bytes, elements=elements, shards=shards, bytes_per_element=size, copies=copies))
     if last:
         passing = {row.name for row in behaviour.holds if row.last == END and not row.after_layers}
@@ -48,9 +51,28 @@ def held(job: Job, rank: Rank, behaviour: FrameworkStage, activations: Block) ->
 
 def _inputs(job: Job, rank: Rank, row: Holding) -> tuple[int, int, int]:
     """Elements, shards and bytes an element of a row."""
-    elements = rank.part(row.of)
+    size = DTYPE_BYTES[job.dtype_of(row.dtype)]
+    shards = (rank.shards if row.over == "shards" else job.zero.secondary_group or 1) if row.sharded else 1
+    if row.windowed and (known := windowed(job, rank)) is not None:
+        return known.last if row.first == END else known.most[row.first != "forward"], shards, size
+    elements = _edges(job, rank) if row.of == "edges" else rank.part(row.of)
     if row.largest is not None:
         most: int = getattr(job.zero, row.largest)
-        elements = most if row.whole else min(elements, most * (rank.shards if row.sharded else 1))
-    shards = rank.shards if row.sharded else 1
-    return elements, shards, DTYPE_BYTES[job.dtype_of(row.dtype)]
+        elements = most if row.whole else min(elements, most * shards)
+    return elements, shards, size
+
+
+def _edges(job: Job, rank: Rank) -> int:
+    """Elements of gradients at the end of backward beyond a rank's share, on the rank with most of them.
+
+    Tensors with a part in the share are kept whole, and the model's first tensor has just got its gradient: beside what is kept of it already
+    where gradients accumulate.
+    """
+    if rank.arch is None or not listed_whole(job, rank) or rank.shards == 1:
+        return 0
+    sizes, listed = tensors(job, rank.arch)
+    ordered = [sizes[number] for number in listed]
+    share = (rank.padded or sum(ordered)) // rank.shards
+    accumulates = job.training.accumulation > 1
+    kept = [amount + (ordered[0] if accumulates or not first else 0) for amount, first in touched(ordered, rank.shards, share)]
+    return max(0, max(kept) - share)

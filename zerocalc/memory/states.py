@@ -41,13 +41,14 @@ def states(
     since: Moment | None = None,
     until: Moment = "step",
     late: int = 0,
+    gradients: bool = True,
 ) -> Block:
     """The state rows of one rank at a stage.
 
     ``accumulates``: gradients outlive a micro-batch. ``whole_gradients``: kept whole whatever the stage, because reduction is deferred.
     ``owner_blocks``: into how many blocks the parameters are cut where each block has one owner. ``since``, ``until``: the first
     moment of gradients, where they are not made in backward, and the last. ``late``: elements whose gradients are reduced last, after the
-    last layer's backward.
+    last layer's backward. ``gradients``: whether the recipe's rows hold.
     """
     terms: list[Term] = []
     shards = rank.shards
@@ -57,6 +58,8 @@ def states(
         sharded = shards > 1 and stage >= row.sharded_from
         if kind == "copies" and sharded:
             continue  # such copies exist in gathered units only
+        if kind == "gradients" and not gradients:
+            continue
         if kind == "gradients" and whole_gradients:
             sharded = False
         elements = rank.shardable(of) if sharded else rank.elements(of)

@@ -59,6 +59,8 @@ class Rank:
         if name in ("persistent", "partitioned"):
             whole = self._persistent()
             return whole if name == "persistent" else (self.padded or self.parameters) - whole
+        if name == "tensor":
+            return ceil_div(max(self.tensors("all"), default=0), self.split)
         found = [unit.padded or unit.elements for unit in self.units if unit.place == name]
         if name == "head" and not found and self.arch is not None:  # a part of the one unit outside the layers
             return ceil_div(self.arch.vocab * self.arch.hidden, self.split)
@@ -66,12 +68,15 @@ class Rank:
 
     def _persistent(self) -> int:
         """Elements of tensors so small that every rank keeps them whole, rounded up as the others are."""
+        return ceil_div(sum(self.tensors("persistent")), self.split)
+
+    def tensors(self, name: str) -> list[int]:
+        """Elements of each tensor of a part of the parameters, rounded up as a shard of it is; none for a bare number of parameters."""
         if self.arch is None:
-            return 0
-        small = [
-            (count, shape) for count, modules in self.arch.all_groups() for shape in shapes(modules) if math.prod(shape) <= self.persistence_threshold
-        ]
-        return ceil_div(sum([count * padded((shape,), self.rule, self.shards, 1) for count, shape in small]), self.split)
+            return []
+        every = [(count, shape, math.prod(shape)) for count, modules in self.arch.all_groups() for shape in shapes(modules)]
+        chosen = [(n, shape) for n, shape, size in every if name == "all" or (size <= self.persistence_threshold) == (name == "persistent")]
+        return [size for count, shape in chosen for size in [padded((shape,), self.rule, self.shards, 1)] * count]
 
     def elements(self, of: str) -> int:
         """Elements of this rank that a recipe's row covers."""
@@ -150,7 +155,7 @@ def rounded(holds: Rank, job: Job, rule: str) -> Rank:
     item_bytes = DTYPE_BYTES[job.gather_dtype]
     if rule in WHOLE_MODEL:
         every = [shape for count, modules in arch.all_groups() for shape in shapes(modules) * count]
-        return replaced(holds, padded=padded(every, rule, job.shards, item_bytes))
+        return replaced(holds, padded=padded(every, rule, job.shards, item_bytes), rule=rule)
     cut = rounded_up(holds.units, arch, rule, job.shards, item_bytes)
     return replaced(holds, units=cut, padded=sum([unit.count * unit.padded for unit in cut]), rule=rule)
 

@@ -9,29 +9,41 @@ from zerocalc.units import Whole, shown
 
 Stage = Annotated[int, Field(ge=0, le=3, strict=True)]
 Moment = Literal["load", "forward", "loss", "backward_start", "backward_end", "step"]
-Part = Literal["all", "trainable", "persistent", "partitioned", "root", "embedding", "layer", "head"]
+Part = Literal["all", "trainable", "persistent", "partitioned", "root", "embedding", "layer", "head", "tensor", "edges"]
+"""Parts of the parameters; ``tensor``: the largest one; ``edges``: what tensors with a part in a rank's share have beyond it, and the one whose
+gradient is being made."""
 Limit = Literal["reduce_bucket_size", "sub_group_size", "max_live_parameters", "max_reuse_distance"]
-TrafficDtype = Literal["gather", "reduce", "compute", "weights", "fp32"]
+Choice = Literal["secondary_group", "reduce_to_owner", "grad_accum_dtype", "contiguous_gradients", "quantised_weights", "quantised_gradients"]
+"""Options of ZeRO's by which rows are there or not."""
+TrafficDtype = Literal["gather", "reduce", "compute", "weights", "fp32", "int8"]
 """Words for what a recipe says, or a dtype."""
 
 
 class Move(Spec):
     """One kind of collective: when, by which operation, in which calls and dtype, and how often.
 
-    ``by``: one call for each ``unit`` (of the kinds in ``units``, all if none is named), one for the whole part ``of`` the parameters, as many as a
-    ``bucket`` of the reduce size takes, or as many as PyTorch's DDP makes (``arrival``: tensors as their gradients come, up to so many bytes).
-    ``beyond``: only what is more than an option's number of elements. ``per``: a ``micro_batch``, a ``step``, or a ``reduction`` (which the stage's
-    ``sync`` says). ``over``: the ``shards`` of one copy, or its ``replicas``.
+    ``by``: one call for each ``unit`` (of the kinds in ``units``, all if none is named), one for the whole part ``of`` the parameters, one for each
+    ``tensor`` of it, as many as a ``bucket`` of the reduce size takes, as many as PyTorch's DDP makes (``arrival``: tensors as their gradients come,
+    up to so many bytes), what a ``window`` over the modules to come decides (formulas/windows.py), or in two ``hops``,
+    quantised (traffic/hops.py). ``order``: in which tensors go into
+    buckets, as their gradients come (``arrival``) or as the ``model`` lists them while nothing overlaps. ``beyond``: where the modules are not known,
+    only what is more than an option's number of elements. ``scale_per``: each call is followed by one of fp32 scales, for about so many elements one
+    (`window` only). ``per``: a ``micro_batch``, a ``step``, or a ``reduction`` (which the stage's ``sync``
+    says). ``over``: the ``shards`` of one copy, or its ``replicas``. ``when`` and ``unless``: only where an option is set, or is not.
     """
 
     moment: Literal["forward", "backward", "step"]
-    op: Literal["all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce"]
+    op: Literal["all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "all_to_all"]
     what: Literal["weights", "gradients"]
-    by: Literal["unit", "whole", "bucket", "arrival"]
+    by: Literal["unit", "whole", "tensor", "bucket", "arrival", "window", "hops"]
     of: Part = "all"
+    order: Literal["arrival", "model"] = "arrival"
+    when: Choice | None = None
+    unless: tuple[Choice, ...] = ()
     beyond: Limit | None = None
     units: tuple[Literal["root", "embedding", "layer", "head"], ...] = ()
     dtype: TrafficDtype
+    scale_per: Whole | None = None
     per: Literal["micro_batch", "step", "reduction"]
     over: Literal["shards", "replicas"] = "shards"
     overlapped: StrictBool = False
@@ -43,12 +55,15 @@ class Holding(Spec):
 
     ``after_layers``: only once no layer is left in backward and what stands outside the layers is reduced; activations are gone by then.
     ``largest``: not more than so many elements: the option of that name, such as reduce_bucket_size; ``whole``: as many, however small the part.
-    ``where``: only where the recipe keeps gradients in 16 bits.
-    ``if_overlapped``: so many times as much where communication overlaps with computing.
+    ``windowed``: where the modules are known, not that part but the most that windows over the modules to come gather in the pass of the first moment
+    (at the end of backward: in its last module). ``accumulated``: from forward on where gradients outlive a micro-batch.
+    ``only``: where they do, or where reduction overlaps backward and they do not, or where the recipe keeps gradients in 16 bits.
+    ``if_overlapped``: so many times as much where communication overlaps with computing. ``over``: a rank's share is of the ``shards``, or of the
+    ``secondary`` group that holds another copy. ``when`` and ``unless``: only where an option is set, or is not.
     """
 
     name: Annotated[str, Field(min_length=1, max_length=60)]
-    kind: Literal["gathered", "buffers", "copies"]
+    kind: Literal["gathered", "gradients", "buffers", "copies"]
     of: Part
     dtype: TrafficDtype
     copies: Whole = 1
@@ -58,24 +73,32 @@ class Holding(Spec):
     after_layers: StrictBool = False
     largest: Limit | None = None
     whole: StrictBool = False
-    where: Literal["16-bit gradients"] | None = None
+    windowed: StrictBool = False
+    accumulated: StrictBool = False
+    only: Literal["accumulated", "overlapped", "16-bit gradients"] | None = None
     if_overlapped: Whole = 1
+    over: Literal["shards", "secondary"] = "shards"
+    when: Choice | None = None
+    unless: tuple[Choice, ...] = ()
 
 
 class FrameworkStage(Spec):
     """One ZeRO stage as a framework runs it.
 
     ``sync``: whether gradients are reduced once a step or after every micro-batch. ``states``: the stage as which the recipe's rows are sharded,
-    where that is another one. ``pads``: how shards are rounded up. ``gradients_from``: where gradients lie
-    in a buffer for good, the moment from which there is one. ``gradients_until``: the last moment of gradients. A stage without ``moves`` and
-    ``holds`` runs as [ZeRO] describes, by ZeRO's options: ``reduce_buffers`` are its buckets held at once when reduction overlaps backward, which
-    it does, unless told otherwise, where it ``overlaps``.
+    where that is another one, ``states_if_overlapped`` where reduction overlaps backward and nothing accumulates. ``gradients_unless``: options in
+    whose place rows of the stage's own stand for gradients. ``pads``: how shards are rounded up. ``gradients_from``: where gradients lie in a buffer
+    for good, the moment from which there is one. ``gradients_until``: the last moment of gradients.
+    A stage without ``moves`` and ``holds`` runs as [ZeRO] describes, by ZeRO's options: ``reduce_buffers`` are its buckets held at once when
+    reduction overlaps backward, which it does, unless told otherwise, where it ``overlaps``.
     """
 
     stage: Stage
     name: Annotated[str, Field(max_length=40)]
     sync: Literal["step", "micro_batch"]
     states: Stage | None = None
+    states_if_overlapped: Stage | None = None
+    gradients_unless: tuple[Choice, ...] = ()
     pads: Literal["none", "first_dimension", "tensor", "flat", "flat_twice", "aligned"] = "none"
     reduce_buffers: Whole = 1
     overlaps: StrictBool = True
@@ -89,10 +112,10 @@ class FrameworkStage(Spec):
         """Whether the stage runs as [ZeRO] describes, by its options."""
         return not self.moves and not self.holds
 
-    @property
-    def sharded_as(self) -> int:
-        """The stage as which the recipe's rows are sharded."""
-        return self.stage if self.states is None else self.states
+    def sharded_as(self, *, overlapped: bool) -> int:
+        """The stage as which the recipe's rows are sharded; ``overlapped``: reduction overlaps backward, and nothing accumulates."""
+        other = self.states_if_overlapped if overlapped and self.states_if_overlapped is not None else self.states
+        return self.stage if other is None else other
 
 
 class Framework(Spec):

@@ -18,7 +18,8 @@ from zerocalc.units import parse_whole
 DEFAULT_FRAMEWORK = "paper"
 OPTIONS = (
     *("grad_sync", "defer_grad_sync", "gather", "reduce_dtype", "buffers", "reduce_bucket_size", "allgather_bucket_size", "overlap_comm"),
-    *("shard_group", "sub_group_size", "max_live_parameters", "max_reuse_distance", "persistence_threshold"),
+    *("shard_group", "sub_group_size", "max_live_parameters", "max_reuse_distance", "prefetch_bucket_size", "persistence_threshold"),
+    *("secondary_group", "reduce_to_owner", "grad_accum_dtype", "contiguous_gradients", "quantised_weights", "quantised_gradients"),
 )
 """Choices of ZeRO's that not every framework offers."""
 DEFAULT_OF = (("recipe", "framework"), ("implementation", "framework"), ("loss", "implementation"))
@@ -179,6 +180,12 @@ class Job(Spec):
             raise FieldError("zero.gather", "broadcast is a variant of stage 3, which is not among the stages asked for")
         if z.defer_grad_sync and not {2, 3} & set(self.stages):
             raise FieldError("zero.defer_grad_sync", "is for stages 2 and 3; the others reduce once a step anyway")
+        if z.secondary_group and 3 not in self.stages:
+            raise FieldError("zero.secondary_group", "is a second copy of the weights that stage 3 shards, and stage 3 is not asked for")
+        if z.quantised_weights and 3 not in self.stages:
+            raise FieldError("zero.quantised_weights", "is how stage 3 gathers weights, and stage 3 is not asked for")
+        if z.reduce_to_owner and not {1, 2} & set(self.stages):
+            raise FieldError("zero.reduce_to_owner", "is for stages 1 and 2, none of which is asked for")
         if z.gather == "broadcast" and self.model.is_bare and self.model.blocks is None:
             raise FieldError("zero.gather", "broadcast sends block by block: say how many blocks the parameters are cut into (model.blocks)")
 
@@ -194,6 +201,12 @@ class Job(Spec):
         every = self.dp * self.parallel.cp
         if z.shard_group and every % z.shard_group:
             raise FieldError("zero.shard_group", f"{z.shard_group} does not divide the {every} ranks that hold the same parameters")
+        if z.secondary_group and self.shards % z.secondary_group:
+            raise FieldError("zero.secondary_group", f"{z.secondary_group} does not divide the {self.shards} ranks over which weights are sharded")
+        if z.quantised_gradients and 3 not in self.stages:
+            raise FieldError("zero.quantised_gradients", "is how stage 3 reduces gradients, and stage 3 is not asked for")
+        if z.quantised_gradients and (self.model_parallel > 1 or self.shards % self.cluster.gpus_per_node):
+            raise FieldError("zero.quantised_gradients", f"needs whole nodes of {self.cluster.gpus_per_node} ranks that shard the same parameters")
         if z.shard_group and z.shard_group < every and all(self.framework.stage(stage).published for stage in self.stages):
             raise FieldError("zero.shard_group", f"{self.framework.name} does not say how copies are kept alike")
 

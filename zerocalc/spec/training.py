@@ -2,7 +2,7 @@
 
 from typing import Annotated, Literal
 
-from pydantic import BeforeValidator
+from pydantic import BeforeValidator, StrictBool
 
 from zerocalc.spec.base import Spec, listed
 from zerocalc.spec.implementation import Kernel
@@ -16,6 +16,7 @@ class Training(Spec):
     """One optimizer step: ``accumulation`` micro-batches of ``micro_batch`` sequences of ``seq`` tokens per data-parallel rank.
 
     ``kernel_efficiency``: the share of the dense peak that kernels reach while they compute; ``None`` takes the GPU's. ``tokens``: of the whole run.
+    ``reentrant``: recomputation runs a layer's forward pass to its end (torch.utils.checkpoint with use_reentrant), not only as far as is needed.
     """
 
     seq: Whole | None = None
@@ -26,4 +27,5 @@ class Training(Spec):
     recompute_modules: Annotated[tuple[RecomputedModule, ...], BeforeValidator(listed)] = ("core_attn",)
     kernel_efficiency: Fraction | None = None
     tokens: Count | None = None
+    reentrant: StrictBool = False
     attention: Kernel = "flash"

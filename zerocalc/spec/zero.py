@@ -16,6 +16,8 @@ DEFAULT_SUB_GROUP_ELEMENTS = 1_000_000_000
 """DeepSpeed's sub_group_size: elements of a shard that one turn of the optimizer's step handles at stage 3."""
 DEFAULT_LIVE_ELEMENTS = 1_000_000_000
 """DeepSpeed's stage3_max_live_parameters and stage3_max_reuse_distance [elements]."""
+DEFAULT_PREFETCH_ELEMENTS = 50_000_000
+"""DeepSpeed's stage3_prefetch_bucket_size [elements]."""
 DEFAULT_PERSISTENT_ELEMENTS = 100_000
 """DeepSpeed's stage3_param_persistence_threshold: tensors of up to so many elements stay whole on every rank."""
 FUSED_BUFFER_BYTES = 4
@@ -41,8 +43,15 @@ class Zero(Spec):
     gather: Literal["all-gather", "broadcast"] = "all-gather"
     reduce_dtype: FloatDtype | None = None
     shard_group: Whole | None = None
+    secondary_group: Whole | None = None
+    reduce_to_owner: StrictBool = False
+    grad_accum_dtype: Literal["fp32"] | None = None
+    contiguous_gradients: StrictBool = True
+    quantised_weights: StrictBool = False
+    quantised_gradients: StrictBool = False
     max_live_parameters: Window = DEFAULT_LIVE_ELEMENTS
     max_reuse_distance: Window = DEFAULT_LIVE_ELEMENTS
+    prefetch_bucket_size: Window = DEFAULT_PREFETCH_ELEMENTS
     persistence_threshold: Window = DEFAULT_PERSISTENT_ELEMENTS
     sub_group_size: Count = DEFAULT_SUB_GROUP_ELEMENTS
     buffers: Literal["constant", "fused"] = "constant"
@@ -85,6 +94,10 @@ class Zero(Spec):
             if self.buffers == "fused" and size != DEFAULT_BUCKET_ELEMENTS:
                 raise FieldError(f"zero.{name}", f"{size:,} contradicts buffers fused, one buffer of the model's size: buckets are for constant ones")
         return self
+
+    def chosen(self, when: str | None, unless: tuple[str, ...] = ()) -> bool:
+        """Whether what is there only ``when`` one option is set, and ``unless`` others are, is there."""
+        return (when is None or bool(getattr(self, when))) and not any(getattr(self, option) for option in unless)
 
     @property
     def fragmentation_fraction(self) -> float:

@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from zerocalc.formulas.formula import ceil_div
 from zerocalc.modules.rank import Rank
+from zerocalc.modules.visits import listed_whole, windowed
 from zerocalc.schedule import Collective, Fabric, Link, collective
 from zerocalc.spec.framework import FrameworkStage, Move
 from zerocalc.spec.job import Job
 from zerocalc.spec.recipe import DTYPE_BYTES
+from zerocalc.traffic.buckets import buckets, grouped, merged
+from zerocalc.traffic.hops import in_two_hops
+
+if TYPE_CHECKING:
+    from zerocalc.formulas.windows import Gathers
 
 FIRST_ARRIVAL_BYTES = 2**20
 ARRIVAL_BYTES = 25 * 2**20
@@ -21,24 +29,68 @@ def framework_traffic(job: Job, rank: Rank, behaviour: FrameworkStage) -> list[C
     out: list[Collective] = []
     for move in behaviour.moves:
         ranks = rank.shards if move.over == "shards" else job.replicas
-        if ranks > 1:
-            out += _calls(job, rank, behaviour, move, Link("dp", ranks, _fabric(job, move), job.framework.source))
+        if ranks > 1 and job.zero.chosen(move.when, move.unless):
+            if move.by == "hops":
+                hidden = move.overlapped and job.overlaps(behaviour.stage)
+                out += in_two_hops(job, rank, move, _repeats(job, behaviour, move), hidden)
+            elif move.by == "window" and (known := windowed(job, rank)) is not None:
+                out += _windowed(job, rank, behaviour, move, known)
+            else:
+                link = Link("dp", ranks, _fabric(job, move), job.framework.source)
+                out += _calls(job, rank, behaviour, move, link, _parts(job, rank, behaviour, move), _repeats(job, behaviour, move))
     return out
 
 
-def _calls(job: Job, rank: Rank, behaviour: FrameworkStage, move: Move, link: Link) -> list[Collective]:
-    dtype = job.dtype_of(move.dtype)
+def _calls(
+    job: Job, rank: Rank, behaviour: FrameworkStage, move: Move, link: Link, parts: Iterable[tuple[str, int, int]], repeats: int,
+    word: str = "",
+) -> list[Collective]:  # fmt: skip
+    dtype = job.dtype_of(word or move.dtype)
     size = DTYPE_BYTES[dtype]
-    repeats = _repeats(job, behaviour, move)
     shards = rank.shards if move.over == "replicas" else 1
+    hidden = move.overlapped and job.overlaps(behaviour.stage)
     return [
         collective(
             link, move.moment, move.op, f"{name} {move.what}".strip(), dtype, ceil_div(elements, shards) * size, count * repeats,
-            move.overlapped and job.overlaps(behaviour.stage),
+            hidden,
         )
-        for name, elements, count in _parts(job, rank, move)
+        for name, elements, count in parts
         if elements
     ]  # fmt: skip
+
+
+def _windowed(job: Job, rank: Rank, behaviour: FrameworkStage, move: Move, known: Gathers) -> list[Collective]:
+    """What windows gather, from all shards; once a tensor has been released in a step, from the secondary copy, if there is one."""
+    group, micro_batches, n = job.zero.secondary_group, job.training.accumulation, rank.shards
+    first: list[tuple[str, int, int]] = []
+    second: list[tuple[str, int, int]] = []
+    for sizes, again, count in known.forward if move.moment == "forward" else known.backward:
+        elements = sum([ceil_div(size, n) * n for size in sizes]) if rank.rule == "tensor" else sum(sizes)
+        if group is None:
+            first.append(("", elements, count * micro_batches))
+        elif again:
+            second.append(("", elements, count * micro_batches))
+        else:
+            first.append(("", elements, count))
+            second.append(("", elements, count * (micro_batches - 1)))
+    source = job.framework.source
+    out = _gathered(job, rank, behaviour, move, Link("dp", n, _fabric(job, move), source), merged(first))
+    if group is not None and group > 1:
+        near: Fabric = "node" if group * job.parallel.tp * job.parallel.pp <= job.cluster.gpus_per_node else "network"
+        out += _gathered(job, rank, behaviour, move, Link("dp", group, near, source), merged(second))
+    return out
+
+
+def _gathered(job: Job, rank: Rank, behaviour: FrameworkStage, move: Move, link: Link, parts: list[tuple[str, int, int]]) -> list[Collective]:
+    """Gathers of weights, and of the scales that quantised ones need."""
+    out = _calls(job, rank, behaviour, move, link, parts, 1)
+    if move.scale_per is None:
+        return out
+    from zerocalc.formulas.quantisation import scales  # most gathers are of weights as they are
+
+    n = link.ranks
+    counts = [("scales of", scales(elements=elements // n, scale_per=move.scale_per) * n, count) for _, elements, count in parts]
+    return out + _calls(job, rank, behaviour, move, link, merged(counts), 1, "fp32")
 
 
 def _repeats(job: Job, behaviour: FrameworkStage, move: Move) -> int:
@@ -48,20 +100,31 @@ def _repeats(job: Job, behaviour: FrameworkStage, move: Move) -> int:
     return micro_batches if move.per == "micro_batch" else 1
 
 
-def _parts(job: Job, rank: Rank, move: Move) -> list[tuple[str, int, int]]:
+def _parts(job: Job, rank: Rank, behaviour: FrameworkStage, move: Move) -> list[tuple[str, int, int]]:
     """(name, elements, calls) of what one round of a move handles."""
     trained = rank.trainable if move.what == "gradients" else rank.parameters
     if move.by == "unit" and rank.units[0].known and trained == rank.parameters:
         chosen = [u for u in rank.units if not move.units or u.place in move.units]
         ordered = chosen if move.moment == "forward" else chosen[::-1]
         return [(u.name, (u.padded or u.elements) if move.padded else u.elements, u.count) for u in ordered]
+    if move.by == "arrival" and rank.arch is not None and trained == rank.parameters:
+        return grouped(_arrivals(job, rank))
+    if move.by == "tensor" and rank.split == 1:
+        return grouped(rank.tensors(move.of))
+    if move.by == "bucket" and listed_whole(job, rank):
+        return buckets(job, rank, move, overlapped=job.overlaps(behaviour.stage))
+    return _of_unknown(job, rank, move, trained)
+
+
+def _of_unknown(job: Job, rank: Rank, move: Move, trained: int) -> list[tuple[str, int, int]]:
+    """As `_parts`, where nothing is known but how many parameters there are."""
     whole = rank.padded if move.padded and rank.padded and trained == rank.parameters else trained
     if move.of != "all":
         whole = rank.part(move.of)
     if move.beyond is not None:
         whole = max(0, whole - getattr(job.zero, move.beyond))
-    if move.by == "arrival" and rank.arch is not None and trained == rank.parameters:
-        return _grouped(_arrivals(job, rank))
+    if move.op == "reduce":  # one call for each owner
+        return [("", ceil_div(whole, rank.shards), rank.shards)]
     if move.by == "bucket":
         full, rest = divmod(whole, job.zero.reduce_bucket_size)
         return [("", elements, count) for elements, count in ((job.zero.reduce_bucket_size, full), (rest, 1)) if count]
@@ -83,13 +146,6 @@ def _arrivals(job: Job, rank: Rank) -> list[int]:
             buckets.append(filled)
             filled, limit = 0, ARRIVAL_BYTES
     return [*buckets, filled] if filled else buckets
-
-
-def _grouped(sizes: list[int]) -> list[tuple[str, int, int]]:
-    counts: dict[int, int] = {}
-    for size in sizes:
-        counts[size] = counts.get(size, 0) + 1
-    return [("", size, count) for size, count in counts.items()]
 
 
 def _fabric(job: Job, move: Move) -> Fabric:

@@ -1,0 +1,183 @@
+"""What each framework holds and sends, stage by stage, and what is not modelled, as Markdown: what docs/frameworks.md holds.
+
+python benchmarks/frameworks.py > docs/frameworks.md
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+from zerocalc import presets
+from zerocalc.spec.framework import Framework, FrameworkStage, Holding, Move
+
+DATA = Path(__file__).parents[1] / "tests" / "data"
+
+INTRODUCTION = """# Frameworks
+
+Printed by `python benchmarks/frameworks.py` from presets/frameworks; a test refuses this page when it is stale.
+
+P is the number of parameters, N the ranks that share one copy of the states. A recipe's rows (weights, gradients, optimizer states) are divided by N
+from the stage on that the recipe says; what a framework holds beside them, and what it sends, is below. Moments: load (at rest), forward (its end),
+loss, backward start, backward end, step.
+"""
+
+MOMENTS = {"load": "load", "forward": "forward", "loss": "loss", "backward_start": "backward start", "backward_end": "backward end", "step": "step"}
+PARTS = {
+    "all": "P", "trainable": "P", "persistent": "tensors up to persistence_threshold", "partitioned": "tensors above persistence_threshold",
+    "root": "what is outside the layers", "embedding": "the embedding", "layer": "one layer", "head": "the head", "tensor": "the largest tensor",
+    "edges": "what tensors on a share's edges have beyond it, and the gradient in the making",
+}  # fmt: skip
+PADS = {
+    "none": "shards are ⌈P/N⌉", "first_dimension": "each tensor's first dimension is rounded up to a multiple of N",
+    "tensor": "each tensor is rounded up to a multiple of N", "flat": "each unit's tensors are one flat buffer, rounded up to a multiple of N",
+    "flat_twice": "all tensors are one flat buffer, rounded up to a multiple of 2N",
+    "aligned": "tensors start at multiples of 64 elements, the buffer ends at a multiple of lcm(N, 128)",
+}  # fmt: skip
+CALLS = {
+    "unit": "each unit", "whole": "once for all", "tensor": "each tensor", "bucket": "buckets of reduce_bucket_size",
+    "arrival": "buckets of 25 MiB, the first of 1 MiB", "window": "as the windows decide",
+    "hops": "each tensor, in 4 bits: within a node, then between nodes; vectors as they are",
+}  # fmt: skip
+OFTEN = {"micro_batch": "micro-batch", "step": "step"}
+
+LEFT_OUT: dict[str, list[str]] = {
+    "deepspeed": [
+        "Control collectives (overflow flag, gradient norm, the check that all ranks saw the same trace): up to 3 calls of 8 bytes a step. "
+        "The first two steps, in which the order of modules is not known yet and nothing is prefetched.",
+        "A module without tensors beside an MLP's activation (GPT-2's dropout) is one more place to prefetch from: a call may be split in "
+        "two; bytes stay.",
+        "Layers that are not called in the order of their list, and experts called one by one, change the trace from step to step; "
+        "DeepSpeed asks for "
+        "`set_z3_leaf_module` then, which is how experts are counted.",
+        "recompute_every: recomputed layers are taken as the first ones of their kind, not as every k-th; bytes differ by a window at most.",
+        "Pipeline stages, adapters and bare parameter counts: windows and edges of buckets are not followed; backward gathers what is beyond "
+        "max_reuse_distance, and gradients on a share's edges are not counted (two tensors at most).",
+        "A coalesced gather's output, beside the tensors copied out of it: up to prefetch_bucket_size elements and a tensor, for the time "
+        "of the copy.",
+        "Stage 1 with overlap_comm: the gradient of a tensor larger than a bucket is freed one bucket later (one tensor).",
+        "Stage 1 in fp32: a rank whose share lies within one tensor keeps that tensor's gradient and makes no copy: the largest tensor, "
+        "less P/N, at most.",
+        "contiguous_gradients off: gradients that wait and their flat copy are counted as a full bucket each, an upper bound.",
+        "Buckets where tensors are listed in another order than assumed (norms of attention heads): sizes of two calls differ by these tensors.",
+        "qgZ's buffers: a tensor in 4 bits, twice. MiCS, ZenFlow, Muon and compiled stage 3: not offered.",
+        "qwZ: the int8 copy beside the weights made of it, a gather's elements in bytes.",
+        "Offload to host and drives: not offered (recorded: 18·P/N bytes of host memory a rank at every stage).",
+        "The allocator, NCCL's buffers and kernels' workspace: nothing was recorded on a GPU.",
+    ],
+    "fsdp1": ["Memory beside states is taken as FSDP2's, which was measured. Clipping: one all-reduce of 4 bytes."],
+    "fsdp2": [
+        "The recomputed layer's own working set in block backward: up to 1.4 % of the peak in recorded runs.",
+        "Clipping: one all-reduce of 4 bytes. The allocator, NCCL's buffers and kernels' workspace.",
+    ],
+    "torchtitan": ["Clipping and metrics: all-reduces of a few bytes."],
+    "megatron": [
+        "Pipeline parallelism's ends: what the first and last stages hold beyond an even share.",
+        "Transformer Engine's and Apex's buffers: only the local specification was recorded.",
+    ],
+    "torch-ddp": ["Buffers (batch norms): broadcast before each synced forward, as many bytes as they have.", "The first step uses one bucket."],
+    "paper": ["What implementations differ in: that is what the other frameworks are for."],
+}  # fmt: skip
+
+
+def page() -> str:
+    """The whole page."""
+    parts = [INTRODUCTION]
+    for name in presets.names("frameworks"):
+        framework = Framework.model_validate(presets.load("frameworks", name))
+        parts.append("\n".join(_framework(framework)))
+    return "\n".join(parts)
+
+
+def _framework(framework: Framework) -> Iterator[str]:
+    yield f"## {framework.title or framework.name} (`--framework {framework.name}`)\n"
+    yield f"{framework.source}\n"
+    if framework.options is not None:
+        yield f"Options: {', '.join(framework.options) or 'none'}.\n"
+    pinned = _pinned(framework.name)
+    if pinned:
+        yield f"{pinned}\n"
+    for stage in framework.stages:
+        yield from _stage(stage)
+    yield "Not modelled:\n"
+    yield from [f"- {line}" for line in LEFT_OUT[framework.name]]
+    yield ""
+
+
+def _pinned(name: str) -> str:
+    """How many recorded runs the tests compare with."""
+    runs = [run for run in json.loads((DATA / "framework_runs.json").read_text("utf-8"))["runs"] if run["framework"] == name]
+    held = [run for run in json.loads((DATA / "framework_memory.json").read_text("utf-8"))["runs"] if run["framework"] == name]
+    calls = sum(run["pinned"] == "calls" for run in runs)
+    if not runs:
+        return ""
+    how = "call by call" if calls == len(runs) else f"{calls} of them call by call, the others by their sums"
+    text = f"Recorded runs: {len(runs)} of traffic, {how}"
+    return f"{text}; {len(held)} of memory." if held else f"{text}."
+
+
+def _stage(stage: FrameworkStage) -> Iterator[str]:
+    yield f"### Stage {stage.stage} ({stage.name})\n"
+    if stage.published:
+        yield f"As [ZeRO] describes, by ZeRO's options. Gradients are reduced once a {OFTEN[stage.sync]}; {PADS[stage.pads]}.\n"
+        return
+    other = "" if stage.states is None else f" States are sharded as at stage {stage.states}."
+    if stage.states_if_overlapped is not None:
+        other += f" While reduction overlaps backward and nothing accumulates, they are sharded as at stage {stage.states_if_overlapped}."
+    until = MOMENTS[stage.gradients_until]
+    unless = "".join(f", unless {option} is set" for option in stage.gradients_unless)
+    yield f"Gradients are reduced once a {OFTEN[stage.sync]} and live until {until}{unless}; {PADS[stage.pads]}.{other}\n"
+    if stage.holds:
+        yield "| holds | of | from | to | only |\n|---|---|---|---|---|"
+        yield from [_held(row) for row in stage.holds]
+        yield ""
+    if stage.moves:
+        yield "| sends, in | what | calls | dtype | a | over | only |\n|---|---|---|---|---|---|---|"
+        yield from [_sent(row, stage) for row in stage.moves]
+        yield ""
+
+
+def _held(row: Holding) -> str:
+    part = PARTS[row.of]
+    if row.windowed:
+        part = "what the windows gather (unknown modules: up to max_live_parameters)"
+    elif row.largest is not None:
+        part = f"{row.largest}" if row.whole else f"{part}, up to {row.largest}"
+    if row.sharded:
+        part += " / secondary_group" if row.over == "secondary" else " / N"
+    times = f"{row.copies} × " if row.copies > 1 else ""
+    if row.if_overlapped > 1:
+        times = f"(overlapped: {row.if_overlapped} ×) "
+    conditions = _conditions(row)
+    if row.accumulated:
+        conditions.append("from forward on with accumulation")
+    if row.after_layers:
+        conditions.append("beyond the last layer's working set")
+    if row.only is not None:
+        conditions.append(f"where gradients are {row.only}")
+    return f"| {row.name} | {times}{part}, {row.dtype} | {MOMENTS[row.first]} | {MOMENTS[row.last]} | {'; '.join(conditions)} |"
+
+
+def _sent(row: Move, stage: FrameworkStage) -> str:
+    what = row.what if row.of == "all" else f"{row.what}: {PARTS[row.of]}"
+    calls = CALLS[row.by]
+    if row.units:
+        calls = f"each {', '.join(row.units)}"
+    if row.by == "bucket":
+        calls += ", tensors as gradients come" if row.order == "arrival" else ", tensors in the model's order unless overlapped"
+    often = OFTEN[stage.sync if row.per == "reduction" else row.per]
+    conditions = _conditions(row)
+    if row.beyond is not None:
+        conditions.append(f"unknown modules: beyond {row.beyond}")
+    return f"| {row.moment} | {row.op} of {what} | {calls} | {row.dtype} | {often} | {row.over} | {'; '.join(conditions)} |"
+
+
+def _conditions(row: Move | Holding) -> list[str]:
+    return ([f"with {row.when}"] if row.when else []) + [f"without {option}" for option in row.unless]
+
+
+if __name__ == "__main__":
+    import sys
+
+    sys.stdout.write(page())

@@ -1,0 +1,111 @@
+"""A model as its modules are called, one inside another: what frameworks that hook into modules see."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+
+from zerocalc.formulas.formula import ceil_div
+from zerocalc.formulas.windows import Gathers, Layers, Node, Stack, Windows, gathers
+from zerocalc.modules.base import Module
+from zerocalc.modules.layers import Architecture
+from zerocalc.modules.rank import Rank
+from zerocalc.spec.job import Job
+
+CALLED = (
+    *("q", "q_down", "q_norm", "q_up", "k", "k_norm", "v", "kv_down", "kv_norm", "kv_up", "qkv", "out"),
+    *("gate", "gate_activation", "up", "up_activation", "down"),
+)
+"""The order in which the parts of a module are called; parts with other names come behind, as they are listed."""
+REPEATING = frozenset({"full", "operators"})
+"""Kinds of recomputation that call a layer's modules again."""
+
+
+def listed_whole(job: Job, rank: Rank) -> bool:
+    """Whether a rank has the whole list of tensors, and trains them all: no bare number, no adapters, no stage of a pipeline."""
+    return rank.arch is not None and rank.trainable == rank.parameters and job.parallel.pp == 1
+
+
+def windowed(job: Job, rank: Rank) -> Gathers | None:
+    """What a micro-batch gathers where windows decide it; ``None`` where the modules, or how they are called, are not known."""
+    if rank.arch is None or not listed_whole(job, rank):
+        return None
+    zero = job.zero
+    windows = Windows(
+        zero.prefetch_bucket_size, zero.max_live_parameters, zero.max_reuse_distance, zero.persistence_threshold, bool(zero.secondary_group)
+    )
+    return gathers(stack(job, rank.arch), windows, job.training.accumulation > 1)
+
+
+def stack(job: Job, arch: Architecture) -> Stack:
+    """The modules of one model-parallel rank, in the order of the forward pass."""
+    split = job.parallel.tp
+    *norms, head = arch.after or (None,)
+    ends = _leaves([m for m in norms if m], split), _leaves([head] if head else [], split)
+    if arch.tied:
+        ends = ends[0], (Node(shared=True),)
+    return Stack((*_leaves(arch.before, split), Node()), tuple(_layers(job, arch, split)), *ends)
+
+
+def tensors(job: Job, arch: Architecture) -> tuple[list[int], list[int]]:
+    """The sizes of all tensors in the order of the forward pass [elements], and their numbers in the order in which the model lists them.
+
+    Hugging Face's layers with RMSNorms list these behind attention and MLP; what lists them in the order of the forward pass has biases in its norms.
+    """
+    split = job.parallel.tp
+    sizes: list[int] = []
+    listed: list[int] = []
+    for count, modules, in_layer in [(1, arch.before, False), *[(count, group, True) for count, group in arch.groups], (1, arch.after, False)]:
+        own: list[int] = []
+        order: list[int] = []
+        late: list[int] = []
+        for module in modules:
+            rows = [row for _, numbers in _called(module) for row in numbers]
+            places = {row: len(own) + place for place, row in enumerate(rows)}
+            own += [ceil_div(math.prod(module.parameter_rows[row][1]), split) for row in rows]
+            behind = in_layer and module.component == "norms" and len(rows) == 1
+            (late if behind else order).extend([places[row] for row in range(len(rows))])
+        for _ in range(count):
+            first = len(sizes)
+            listed += [first + number for number in (*order, *late)]
+            sizes += own
+    return sizes, listed
+
+
+def _layers(job: Job, arch: Architecture, split: int) -> Iterator[Layers]:
+    training = job.training
+    how = ("whole" if training.reentrant else "cut") if training.recompute in REPEATING else "none"
+    for count, modules in arch.groups:
+        node = Node((), tuple([_node(module, split) for module in modules]))
+        again = how == "none" or training.recompute_every == 1 or any(row[-1] for module in modules for row in module.saved_rows)
+        yield Layers(count, node, how if again else "none")
+
+
+def _node(module: Module, split: int) -> Node:
+    """A module that calls those of its linear layers and norms, unless it is one tensor's."""
+    if module.experts > 1:
+        return Node(tuple([ceil_div(math.prod(shape), split) for _, shape, _ in module.parameter_rows]))
+    inner = _leaves((module,), split)
+    return inner[0] if len(inner) == 1 else Node((), inner)
+
+
+def _leaves(modules: Iterable[Module], split: int) -> tuple[Node, ...]:
+    """The modules that have tensors, and activations, of some modules, as they are called."""
+    return tuple([
+        Node(tuple([ceil_div(math.prod(module.parameter_rows[row][1]), split) for row in rows])) for module in modules for _, rows in _called(module)
+    ])  # fmt: skip
+
+
+def _called(module: Module) -> list[tuple[str, list[int]]]:
+    """A module's own modules with the numbers of their tensors, as they are called."""
+    rows: dict[str, list[int]] = {}
+    for number, (name, _, _) in enumerate(module.parameter_rows):
+        rows.setdefault(name.rpartition(".")[0], []).append(number)
+    if "mlp.up" in rows:  # a module without tensors
+        rows["mlp.gate_activation" if "mlp.gate" in rows else "mlp.up_activation"] = []
+    return sorted(rows.items(), key=lambda item: _place(item[0]))
+
+
+def _place(name: str) -> int:
+    last = name.rpartition(".")[2]
+    return CALLED.index(last) if last in CALLED else len(CALLED)

@@ -1,0 +1,84 @@
+"""What goes through reduction buckets together: tensor by tensor, as gradients come or as the model lists them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from itertools import accumulate
+
+from zerocalc.formulas.buffers import filled
+from zerocalc.formulas.formula import ceil_div
+from zerocalc.modules.rank import Rank
+from zerocalc.modules.visits import tensors
+from zerocalc.spec.framework import Move
+from zerocalc.spec.job import Job
+
+FLAT = "flat_twice"
+"""Padding of all parameters as one flat buffer, of which each rank owns a share."""
+Part = tuple[str, int, int]
+"""(name, elements, calls)."""
+
+
+def buckets(job: Job, rank: Rank, move: Move, *, overlapped: bool) -> list[Part]:
+    """The calls of one reduction of all gradients of a known architecture, one for each bucket or for each owner of a part of one."""
+    assert rank.arch is not None
+    sizes, listed = tensors(job, rank.arch)
+    order = listed if move.order == "model" and not overlapped else range(len(sizes))[::-1]
+    counts = filled([sizes[number] for number in order], job.zero.reduce_bucket_size)
+    ends = list(accumulate(counts))
+    groups = [order[end - count : end] for end, count in zip(ends, counts, strict=True)]
+    each = move.padded and rank.rule == "tensor"
+    totals = [sum([ceil_div(sizes[n], rank.shards) * rank.shards if each else sizes[n] for n in group]) for group in groups]
+    most = job.zero.reduce_bucket_size
+    if move.op != "reduce" and not (rank.rule == FLAT and max(totals) > most):
+        return grouped(totals)
+    starts = dict(zip(listed, accumulate([0, *[sizes[n] for n in listed[:-1]]]), strict=True))
+    share = (rank.padded or sum(sizes)) // rank.shards
+    calls: list[int] = []
+    for group, total in zip(groups, totals, strict=True):
+        if move.op != "reduce" and total <= most:
+            calls.append(total)
+            continue
+        pieces = _owned([(starts[n], sizes[n]) for n in group], share)
+        calls += _together(pieces) if move.op == "reduce" else _sent(pieces, most)
+    return grouped(calls)
+
+
+def _owned(group: Iterable[tuple[int, int]], share: int) -> list[tuple[int, int]]:
+    """A bucket's tensors (start in the flat buffer, size) as pieces (owner, elements): the buffer is cut into equal shares."""
+    pieces: list[tuple[int, int]] = []
+    for start, size in group:
+        for owner in range(start // share, ceil_div(start + size, share)):
+            pieces.append((owner, min(start + size, (owner + 1) * share) - max(start, owner * share)))
+    return pieces
+
+
+def _together(pieces: Iterable[tuple[int, int]]) -> Iterable[int]:
+    owners: Counter[int] = Counter()
+    for owner, size in pieces:
+        owners[owner] += size
+    return owners.values()
+
+
+def _sent(pieces: list[tuple[int, int]], most: int) -> list[int]:
+    """The calls that reduce one bucket for all owners: one, but for a tensor larger than a bucket, which is cut where a share ends."""
+    calls, filled = [], 0
+    for _, size in pieces:
+        filled += size
+        if filled > most:
+            calls.append(filled)
+            filled = 0
+    return [*calls, filled] if filled else calls
+
+
+def merged(parts: Iterable[Part]) -> list[Part]:
+    """Parts of the same size together."""
+    counts: Counter[tuple[str, int]] = Counter()
+    for name, elements, count in parts:
+        counts[name, elements] += count
+    return [(name, elements, count) for (name, elements), count in counts.items() if count]
+
+
+def grouped(sizes: Iterable[int]) -> list[Part]:
+    """Calls of the same size together."""
+    return [("", size, count) for size, count in Counter(sizes).items()]
