@@ -127,7 +127,8 @@ def _stage(stage: FrameworkStage) -> Iterator[str]:
         other += f" While reduction overlaps backward and nothing accumulates, they are sharded as at stage {stage.states_if_overlapped}."
     until = MOMENTS[stage.gradients_until]
     unless = "".join(f", unless {option} is set" for option in stage.gradients_unless)
-    yield f"Gradients are reduced once a {OFTEN[stage.sync]} and live until {until}{unless}; {PADS[stage.pads]}.{other}\n"
+    since = f" from {MOMENTS[stage.gradients_from]} on, in one buffer," if stage.gradients_from else ""
+    yield f"Gradients are reduced once a {OFTEN[stage.sync]} and live{since} until {until}{unless}; {PADS[stage.pads]}.{other}\n"
     if stage.holds:
         yield "| holds | of | from | to | only |\n|---|---|---|---|---|"
         yield from [_held(row) for row in stage.holds]
@@ -155,7 +156,7 @@ def _held(row: Holding) -> str:
     if row.after_layers:
         conditions.append("beyond the last layer's working set")
     if row.only is not None:
-        conditions.append(f"where gradients are {row.only}")
+        conditions.append(f"with {row.only}" if row.only == "16-bit gradients" else f"where gradients are {row.only}")
     return f"| {row.name} | {times}{part}, {row.dtype} | {MOMENTS[row.first]} | {MOMENTS[row.last]} | {'; '.join(conditions)} |"
 
 

@@ -22,17 +22,20 @@ TITAN_MODELS = {"Llama3.1-8B": "llama-3.1-8b", "Llama3-8B": "llama-3-8b", "Llama
 
 
 LOOPED_CHUNKS = 2
-"""Stages on a rank where nothing else is said and the schedule is interleaved (torchtitan, distributed/pipeline.py)."""
+"""Stages on a rank where nothing else is said and the schedule is interleaved (torchtitan 95677cb, parallelisms/pipelining_utils.py)."""
 
 
 def torchtitan(row: Row) -> list[Job]:
-    """FSDP2 with fp32 shards, as many micro-batches as pipeline stages (the default), of which the last one alone reduces.
+    """FSDP2 with fp32 shards, as many micro-batches as stages on all ranks (the default), of which the last one alone reduces.
 
-    Blocks that are compiled, and products in 8 bits, keep what eager bf16 ones keep (torchao saves 16-bit inputs)."""
+    Blocks that are compiled, and products in 8 bits, keep what eager bf16 ones keep (torchao saves 16-bit inputs).
+    """
     degree = degrees(row["parallel"])
     tp, pp, cp, shards = degree.get("tp", 1), degree.get("pp", 1), degree.get("cp", 1), degree["fsdp"]
+    chunks = LOOPED_CHUNKS if "interleaved" in row.get("other", "") else 1
+    stages_of_all = pp * chunks
     training = {
-        "seq": row["seq"], "micro_batch": int(row["micro_batch"]) // pp, "accumulation": pp,
+        "seq": row["seq"], "micro_batch": int(row["micro_batch"]) // stages_of_all, "accumulation": stages_of_all,
         "recompute": "operators" if row["recompute"].startswith("selective") else row["recompute"],
     }  # fmt: skip
     if shards * tp * pp * cp != row["gpus"]:
@@ -41,9 +44,7 @@ def torchtitan(row: Row) -> list[Job]:
         "model": TITAN_MODELS[row["model"]], "cluster": {"gpus": row["gpus"], "gpu": "h100-96g"}, "framework": "torchtitan",
         "zero": {"stage": 2 if pp > 1 else 3, "defer_grad_sync": pp > 1, "defragment": False}, "training": training,
     }  # fmt: skip
-    parallel: Row = {"tp": tp, "pp": pp, "cp": cp, "sequence_parallel": tp > 1}
-    if "interleaved" in row.get("other", ""):
-        parallel["interleave"] = LOOPED_CHUNKS
+    parallel: Row = {"tp": tp, "pp": pp, "cp": cp, "interleave": chunks, "sequence_parallel": tp > 1}
     stages = range(1, pp + 1) if pp > 1 else (None,)
     return [Job.model_validate({**given, "parallel": {**parallel, "pipeline_stage": stage}}) for stage in stages]
 
@@ -55,7 +56,9 @@ TORCHTUNE_LATER = {
 
 
 def torchtune(row: Row) -> list[Job]:
-    """Full fine-tuning in bf16 throughout on one GPU, torchtune's loss of eight chunks, keys and values repeated for every head."""
+    """Full fine-tuning in bf16 throughout on one GPU. The README adds a loss of eight chunks after compiling, before checkpointing; keys and
+    values are
+    repeated for every head (torchtune, modules/attention.py)."""
     for word, reason in TORCHTUNE_LATER.items():
         if word in row["id"]:
             raise UnstatedError(reason)
@@ -67,7 +70,7 @@ def torchtune(row: Row) -> list[Job]:
     }
     given = {
         "model": "llama-3.2-3b", "cluster": {"gpus": 1, "gpu": "a100-80g"}, "recipe": "pure-bf16-adam", "implementation": "huggingface",
-        "loss": "chunked", "zero": {"stage": 0}, "training": training,
+        "loss": "fp32" if row["id"].endswith(("packed 4096", "compile")) else "chunked", "zero": {"stage": 0}, "training": training,
     }  # fmt: skip
     return [Job.model_validate(given)]
 

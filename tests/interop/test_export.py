@@ -44,6 +44,7 @@ def written_jobs(draw: st.DrawFn, framework: str, target: str) -> tuple[Table, i
     cp = draw(st.sampled_from([1, 2])) if framework not in ("fsdp1", "torch-ddp") else 1
     pp = draw(st.integers(1, min(2, model.get("layers", 2)))) if target != "accelerate" and (framework != "deepspeed" or stage < 2) else 1
     dp = draw(st.integers(1, 12))
+    per_node = draw(st.sampled_from([4, 8]))
     training: Table = {
         "micro_batch": draw(st.integers(1, 4)),
         "accumulation": draw(st.sampled_from([1, 2, 5])),
@@ -62,6 +63,9 @@ def written_jobs(draw: st.DrawFn, framework: str, target: str) -> tuple[Table, i
         zero |= {"max_live_parameters": draw(st.sampled_from([10**5, 10**9])), "max_reuse_distance": draw(st.sampled_from([10**5, 10**9]))}
         switches = [knob for knob in KNOBS.values() if knob.field in options() and isinstance(knob.default, bool) and stage in knob.stages]
         zero |= {knob.field: draw(st.booleans()) for knob in switches}
+        if dp * cp % per_node or tp * pp > 1:
+            zero.pop("quantised_gradients", None)  # refused: whole nodes reduce so
+        zero |= {"secondary_group": 2} if stage == 3 and dp * cp % 2 == 0 and draw(st.booleans()) else {}
     recipe = draw(st.sampled_from([name for name in RECIPES.get(framework, RECIPES["fsdp"]) if stage or name not in KEPT_IN_FP32]))
     if framework == "deepspeed" and stage and recipe != "fp32-adam" and ADDED_UP_IN in options():
         zero[ADDED_UP_IN] = draw(st.sampled_from([None, "fp32"]))
@@ -73,7 +77,6 @@ def written_jobs(draw: st.DrawFn, framework: str, target: str) -> tuple[Table, i
         zero["reduce_dtype"] = "fp32"
     if framework in ("fsdp2", "torchtitan") and dp % 4 == 0:
         zero["shard_group"] = draw(st.sampled_from([None, dp * cp // 2]))
-    per_node = draw(st.sampled_from([4, 8]))
     return {
         "model": model,
         "cluster": {"gpus": dp * tp * cp * pp, "gpus_per_node": per_node},
