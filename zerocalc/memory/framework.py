@@ -6,7 +6,8 @@ from zerocalc.formulas.buffers import beyond_bytes, held_bytes, touched
 from zerocalc.ledger import ACTIVATION_KINDS, EMPTY, Block, Moment, Term, block, span, term
 from zerocalc.modules.rank import Rank
 from zerocalc.modules.visits import listed_whole, tensors, windowed
-from zerocalc.spec.framework import FrameworkStage, Holding
+from zerocalc.spec.framework import FrameworkStage
+from zerocalc.spec.framework_rows import Holding
 from zerocalc.spec.job import Job
 from zerocalc.spec.recipe import DTYPE_BYTES
 

@@ -1,85 +1,53 @@
 """The framework: how states are sharded, gathered and reduced, as data."""
 
-from typing import Annotated, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
-from pydantic import Field, StrictBool, model_validator
+from pydantic import BeforeValidator, Field, StrictBool, ValidationError, model_validator
 
-from zerocalc.spec.base import LONGEST_PATH, FieldError, Spec
+from zerocalc.spec.base import LONGEST_PATH, FieldError, Spec, explain
 from zerocalc.units import Whole, shown
 
 Stage = Annotated[int, Field(ge=0, le=3, strict=True)]
 Moment = Literal["load", "forward", "loss", "backward_start", "backward_end", "step"]
-Part = Literal["all", "trainable", "persistent", "partitioned", "root", "embedding", "layer", "head", "tensor", "edges"]
-"""Parts of the parameters; ``tensor``: the largest one; ``edges``: what tensors with a part in a rank's share have beyond it, and the one whose
-gradient is being made."""
-Limit = Literal["reduce_bucket_size", "sub_group_size", "max_live_parameters", "max_reuse_distance"]
 Choice = Literal["secondary_group", "reduce_to_owner", "grad_accum_dtype", "contiguous_gradients", "quantised_weights", "quantised_gradients"]
 """Options of ZeRO's by which rows are there or not."""
-TrafficDtype = Literal["gather", "reduce", "compute", "weights", "fp32", "int8"]
-"""Words for what a recipe says, or a dtype."""
 
 
-class Move(Spec):
-    """One kind of collective: when, by which operation, in which calls and dtype, and how often.
+def _rows(value: Any, of: str) -> Any:
+    """A stage's rows, validated on their own: the published stages have none, and a start should not pay for their classes."""
+    if not isinstance(value, (list, tuple)):
+        raise ValueError(f"{shown(value)} is not a list")
+    if not value:
+        return ()
+    from zerocalc.spec import framework_rows
 
-    ``by``: one call for each ``unit`` (of the kinds in ``units``, all if none is named), one for the whole part ``of`` the parameters, one for each
-    ``tensor`` of it, as many as a ``bucket`` of the reduce size takes, as many as PyTorch's DDP makes (``arrival``: tensors as their gradients come,
-    up to so many bytes), what a ``window`` over the modules to come decides (formulas/windows.py), or in two ``hops``,
-    quantised (traffic/hops.py). ``order``: in which tensors go into
-    buckets, as their gradients come (``arrival``) or as the ``model`` lists them while nothing overlaps. ``beyond``: where the modules are not known,
-    only what is more than an option's number of elements. ``scale_per``: each call is followed by one of fp32 scales, for about so many elements one
-    (`window` only). ``per``: a ``micro_batch``, a ``step``, or a ``reduction`` (which the stage's ``sync``
-    says). ``over``: the ``shards`` of one copy, or its ``replicas``. ``when`` and ``unless``: only where an option is set, or is not.
-    """
-
-    moment: Literal["forward", "backward", "step"]
-    op: Literal["all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "all_to_all"]
-    what: Literal["weights", "gradients"]
-    by: Literal["unit", "whole", "tensor", "bucket", "arrival", "window", "hops"]
-    of: Part = "all"
-    order: Literal["arrival", "model"] = "arrival"
-    when: Choice | None = None
-    unless: tuple[Choice, ...] = ()
-    beyond: Limit | None = None
-    units: tuple[Literal["root", "embedding", "layer", "head"], ...] = ()
-    dtype: TrafficDtype
-    scale_per: Whole | None = None
-    per: Literal["micro_batch", "step", "reduction"]
-    over: Literal["shards", "replicas"] = "shards"
-    overlapped: StrictBool = False
-    padded: StrictBool = True
+    spec: type[Spec] = getattr(framework_rows, of)
+    out = []
+    for number, row in enumerate(value):
+        try:
+            out.append(spec.model_validate(row))
+        except ValidationError as error:
+            path, text = explain(error, spec)
+            raise ValueError(f"{number}{'.' if path else ''}{path}: {text}") from None
+    return tuple(out)
 
 
-class Holding(Spec):
-    """Memory beside states and activations: ``copies`` of a part of the parameters, from one moment to another, a rank's share of it if ``sharded``.
+def _moves(value: Any) -> Any:
+    return _rows(value, "Move")
 
-    ``after_layers``: only once no layer is left in backward and what stands outside the layers is reduced; activations are gone by then.
-    ``largest``: not more than so many elements: the option of that name, such as reduce_bucket_size; ``whole``: as many, however small the part.
-    ``windowed``: where the modules are known, not that part but the most that windows over the modules to come gather in the pass of the first moment
-    (at the end of backward: in its last module). ``accumulated``: from forward on where gradients outlive a micro-batch.
-    ``only``: where they do, or where reduction overlaps backward and they do not, or where the recipe keeps gradients in 16 bits.
-    ``if_overlapped``: so many times as much where communication overlaps with computing. ``over``: a rank's share is of the ``shards``, or of the
-    ``secondary`` group that holds another copy. ``when`` and ``unless``: only where an option is set, or is not.
-    """
 
-    name: Annotated[str, Field(min_length=1, max_length=60)]
-    kind: Literal["gathered", "gradients", "buffers", "copies"]
-    of: Part
-    dtype: TrafficDtype
-    copies: Whole = 1
-    sharded: StrictBool = False
-    first: Moment
-    last: Moment
-    after_layers: StrictBool = False
-    largest: Limit | None = None
-    whole: StrictBool = False
-    windowed: StrictBool = False
-    accumulated: StrictBool = False
-    only: Literal["accumulated", "overlapped", "16-bit gradients"] | None = None
-    if_overlapped: Whole = 1
-    over: Literal["shards", "secondary"] = "shards"
-    when: Choice | None = None
-    unless: tuple[Choice, ...] = ()
+def _holds(value: Any) -> Any:
+    return _rows(value, "Holding")
+
+
+if TYPE_CHECKING:
+    from zerocalc.spec.framework_rows import Holding, Move
+
+    Moves = tuple[Move, ...]
+    Holds = tuple[Holding, ...]
+else:
+    Moves = Annotated[Any, BeforeValidator(_moves)]
+    Holds = Annotated[Any, BeforeValidator(_holds)]
 
 
 class FrameworkStage(Spec):
@@ -104,8 +72,8 @@ class FrameworkStage(Spec):
     overlaps: StrictBool = True
     gradients_from: Literal["load"] | None = None
     gradients_until: Literal["backward_end", "step"] = "step"
-    moves: tuple[Move, ...] = ()
-    holds: tuple[Holding, ...] = ()
+    moves: Moves = ()
+    holds: Holds = ()
 
     @property
     def published(self) -> bool:

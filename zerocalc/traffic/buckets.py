@@ -10,7 +10,7 @@ from zerocalc.formulas.buffers import filled
 from zerocalc.formulas.formula import ceil_div
 from zerocalc.modules.rank import Rank
 from zerocalc.modules.visits import tensors
-from zerocalc.spec.framework import Move
+from zerocalc.spec.framework_rows import Move
 from zerocalc.spec.job import Job
 
 FLAT = "flat_twice"

@@ -11,7 +11,8 @@ from zerocalc.modules.rank import Rank
 from zerocalc.modules.units import pipeline_split
 from zerocalc.modules.visits import listed_whole, windowed
 from zerocalc.schedule import Collective, Fabric, Link, collective
-from zerocalc.spec.framework import FrameworkStage, Move
+from zerocalc.spec.framework import FrameworkStage
+from zerocalc.spec.framework_rows import Move
 from zerocalc.spec.job import Job
 from zerocalc.spec.recipe import DTYPE_BYTES
 from zerocalc.traffic.buckets import buckets, grouped, merged

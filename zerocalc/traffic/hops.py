@@ -9,7 +9,7 @@ from zerocalc.formulas.formula import ceil_div
 from zerocalc.modules.rank import Rank
 from zerocalc.modules.visits import listed_whole
 from zerocalc.schedule import Collective, Link, Op, collective
-from zerocalc.spec.framework import Move
+from zerocalc.spec.framework_rows import Move
 from zerocalc.spec.job import Job
 from zerocalc.spec.recipe import DTYPE_BYTES
 
