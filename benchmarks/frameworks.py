@@ -27,7 +27,8 @@ loss, backward start, backward end, step.
 MOMENTS = {"load": "load", "forward": "forward", "loss": "loss", "backward_start": "backward start", "backward_end": "backward end", "step": "step"}
 PARTS = {
     "all": "P", "trainable": "P", "persistent": "tensors up to persistence_threshold", "partitioned": "tensors above persistence_threshold",
-    "root": "what is outside the layers", "embedding": "the embedding", "layer": "one layer", "head": "the head", "tensor": "the largest tensor",
+    "root": "what is outside the layers", "embedding": "the embedding", "layer": "one layer", "layers": "all layers", "head": "the head",
+    "tensor": "the largest tensor",
     "edges": "what tensors on a share's edges have beyond it, and the gradient in the making",
 }  # fmt: skip
 PADS = {
@@ -62,13 +63,15 @@ LEFT_OUT: dict[str, list[str]] = {
         "less P/N, at most.",
         "contiguous_gradients off: gradients that wait and their flat copy are counted as a full bucket each, an upper bound.",
         "Buckets where tensors are listed in another order than assumed (norms of attention heads): sizes of two calls differ by these tensors.",
-        "qgZ's buffers: a tensor in 4 bits, twice. MiCS, ZenFlow, Muon and compiled stage 3: not offered.",
+        "qgZ's buffers: a tensor in 4 bits, twice. MiCS: read from its source, not recorded; its "
+        "hierarchical gathers are not followed. ZenFlow, Muon and compiled stage 3: not offered.",
         "qwZ: the int8 copy beside the weights made of it, a gather's elements in bytes.",
         "Offload to host and drives: not offered (recorded: 18·P/N bytes of host memory a rank at every stage).",
         "The allocator, NCCL's buffers and kernels' workspace: nothing was recorded on a GPU.",
     ],
     "fsdp1": ["Memory beside states is taken as FSDP2's, which was measured. Clipping: one all-reduce of 4 bytes."],
     "fsdp2": [
+        "reshard_after_forward as a number (secondary_group): read from its source, not recorded.",
         "The recomputed layer's own working set in block backward: up to 1.4 % of the peak in recorded runs.",
         "Clipping: one all-reduce of 4 bytes. The allocator, NCCL's buffers and kernels' workspace.",
     ],

@@ -91,7 +91,8 @@ def test_sums_and_a_group_of_one(framework: str, stage: int, gpus: int, accumula
 
 @pytest.mark.parametrize("framework", [name for name in presets.names("frameworks") if presets.load("frameworks", name).get("options") is not None])
 def test_a_choice_that_a_framework_does_not_have_is_refused(framework: str) -> None:
-    job = {"model": TOY, "cluster": {"gpus": 8}, "framework": framework, "zero": {"grad_sync": "all-reduce"}}
+    unknown = {"reduce_to_owner": True} if framework == "paper" else {"grad_sync": "all-reduce"}
+    job = {"model": TOY, "cluster": {"gpus": 8}, "framework": framework, "zero": unknown}
     with pytest.raises(ValueError, match=f"means nothing to {framework}"):
         Job.model_validate(job)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from zerocalc.ledger import ACTIVATION_KINDS, MOMENTS, STATE_KINDS, Ledger, block, join
 from zerocalc.memory.activations import activations
-from zerocalc.memory.buffers import DEFRAGMENTED, buffers, fragmentation, gathered, runtime, workspaces
+from zerocalc.memory.buffers import DEFRAGMENTED, buffers, fragmentation, gathered, runtime, secondary, workspaces
 from zerocalc.memory.states import states
 from zerocalc.modules.rank import Rank, rank, rounded
 from zerocalc.results import AtPeak, Communication, Estimate, GpuMemory, HostMemory, Memory, Timing
@@ -89,6 +89,7 @@ def build_ledger(job: Job, holds: Rank, behaviour: FrameworkStage) -> Ledger:
                 gather_dtype=recipe.gather,
                 reduce_buffers=behaviour.reduce_buffers,
             ),
+            secondary(holds, zero.secondary_group, stage, job.gather_dtype),
             gathered(holds, stage, gather_dtype=job.gather_dtype, adapter_dtype=recipe.gather, units_in_flight=job.framework.units_in_flight),
         ]
     else:
@@ -141,7 +142,7 @@ def _memory(ledger: Ledger) -> Memory:
 
 
 def _communication(job: Job, holds: Rank, schedule: Schedule, stage: int) -> Communication:
-    elements = schedule.volume_elements(DTYPE_BYTES)
+    elements = schedule.volume_elements({**DTYPE_BYTES, "int8": DTYPE_BYTES[job.gather_dtype]} if job.quantises else DTYPE_BYTES)
     baseline = Schedule(tuple(data_parallel(job, holds, 0, "step"))).volume_elements(DTYPE_BYTES) if stage else elements
     return Communication(
         volume_params=elements / holds.parameters,

@@ -29,7 +29,7 @@ HOST_TRAFFIC = "host traffic"
 @record
 class Collective:
     """Calls of one operation in one phase. ``tensor_bytes`` is what one call handles (the gathered size, a reduce-scatter's input);
-    ``sent_bytes`` what one rank sends in all ``count`` calls.
+    ``sent_bytes`` what one rank sends in all ``count`` calls. ``spacing``: GPUs, in the order of ranks, from one member of the group to the next.
     """
 
     moment: Phase
@@ -46,6 +46,7 @@ class Collective:
     formula: AnyFormula
     inputs: dict[str, int | float]
     source: str
+    spacing: int
 
 
 @record
@@ -56,6 +57,7 @@ class Link:
     ranks: int
     fabric: Fabric
     source: str
+    spacing: int = 1
 
 
 def collective(
@@ -72,7 +74,8 @@ def collective(
         inputs = {"ranks": ranks, "tensor_bytes": tensor_bytes, "count": count}
         sent = formula.function(ranks=ranks, tensor_bytes=tensor_bytes, count=count)
     return Collective(
-        moment, op, what, dtype, tensor_bytes, count, link.group, ranks, link.fabric, sent, overlapped, formula, inputs, link.source
+        moment, op, what, dtype, tensor_bytes, count, link.group, ranks, link.fabric, sent, overlapped, formula, inputs, link.source,
+        link.spacing,
     )  # fmt: skip
 
 
@@ -87,7 +90,10 @@ class Schedule:
         return sum([c.sent_bytes for c in self.collectives if c.fabric in fabrics])
 
     def volume_elements(self, dtype_bytes: dict[str, int]) -> int:
-        """Data-parallel elements per rank and step as the ranks grow without bound: [ZeRO]'s convention (§7)."""
+        """Data-parallel elements per rank and step as the ranks grow without bound: [ZeRO]'s convention (§7).
+
+        ``dtype_bytes``: of one element; for a quantised dtype, of the element that it stands for ([++] counts so: int8 for 16 bits is half).
+        """
         return sum([VOLUME_FACTOR[c.op] * c.tensor_bytes * c.count // dtype_bytes[c.dtype] for c in self.collectives if c.group == "dp"])
 
 

@@ -91,6 +91,8 @@ DEEPSPEED = [
     ({**zero(), "optimizer": {"type": "Muon", "params": {"momentum": 0.9}}}, "recipe.name", "muon"),
     ({**zero(), "optimizer": {"type": "SGD"}}, "recipe.name", "sgd"),
     ({**zero(), "optimizer": {"type": "SGD", "params": {"momentum": 0.9}}}, "recipe.name", "sgd-momentum"),
+    (zero(mics_shard_size=4), "zero.shard_group", 4),
+    (zero(mics_shard_size=-1), "zero.shard_group", None),
     ({**zero(), "tensor_parallel": {"autotp_size": 2}}, "parallel.tp", 2),
     ({**zero(), "sequence_parallel_size": 2}, "parallel.cp", 2),
     ({**zero(), "train_batch_size": 64}, "training.micro_batch", 8),
@@ -112,7 +114,6 @@ REFUSED = [
     (zero(offload_optimizer={"device": "cpu"}), "zero_optimization.offload_optimizer.device: offloading is not modelled yet"),
     (zero(offload_param={"device": "nvme"}), "zero_optimization.offload_param.device: offloading is not modelled yet"),
     (zero(cpu_offload=True), "zero_optimization.cpu_offload: offloading is not modelled yet"),
-    (zero(mics_shard_size=8), "zero_optimization.mics_shard_size: MiCS"),
     (zero(7), "zero_optimization.stage: 7 is not a ZeRO stage"),
     (zero(stage="two"), "zero_optimization.stage: 'two' is not a whole number"),  # type: ignore[arg-type]
     (zero(reduce_bucket_size="5e8"), "zero_optimization.reduce_bucket_size: '5e8' is not a whole number"),

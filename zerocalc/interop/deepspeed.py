@@ -74,8 +74,6 @@ def _zero(root: Section, known: Known, settings: Settings) -> int:
     zero.refuse("cpu_offload_param", OFFLOAD)
     zero.refuse("zenflow", "ZenFlow is not modelled")
     zero.refuse("zero_quantized_nontrainable_weights", "frozen weights that DeepSpeed quantises are not modelled")
-    if (zero.whole("mics_shard_size", least=-1) or 0) > 0:
-        raise zero.wrong("mics_shard_size", "MiCS is not modelled yet")
     overlap = zero.flag("overlap_comm")
     if overlap is not None:
         settings.put("zero.overlap_comm", overlap, zero.key("overlap_comm"))
@@ -91,7 +89,7 @@ def _knob(zero: Section, key: str, knob: Knob, stage: int, known: Known, setting
     short = key.removeprefix("stage3_")
     given = key if key in zero.table or short not in zero.table else short
     zero.free(key, short)
-    value = zero.flag(given) if isinstance(knob.default, bool) else zero.whole(given)
+    value = zero.flag(given) if isinstance(knob.default, bool) else zero.whole(given, least=min(0, knob.default))
     if zero.is_auto(given):
         value = _auto(zero, given, knob, stage, known, settings)
     if value is None or stage not in knob.stages:

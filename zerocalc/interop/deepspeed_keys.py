@@ -59,6 +59,7 @@ KNOBS = {
     "stage3_module_granularity_threshold": Knob("module_granularity_threshold", 0, (3,)),
     "stage3_use_all_reduce_for_fetch_params": Knob("all_reduce_for_fetch", False, (3,)),
     "stage3_allgather_sequential": Knob("allgather_sequential", False, (3,)),
+    "mics_shard_size": Knob("shard_group", -1, (3,)),
     "zero_hpz_partition_size": Knob("secondary_group", 1, (3,)),
     "zero_quantized_weights": Knob("quantised_weights", False, (3,)),
     "zero_quantized_gradients": Knob("quantised_gradients", False, (3,)),

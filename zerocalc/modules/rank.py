@@ -61,6 +61,8 @@ class Rank:
             return whole if name == "persistent" else (self.padded or self.parameters) - whole
         if name == "tensor":
             return ceil_div(max(self.tensors("all"), default=0), self.split)
+        if name == "layers":
+            return sum([unit.count * (unit.padded or unit.elements) for unit in self.units if unit.place == "layer"])
         found = [unit.padded or unit.elements for unit in self.units if unit.place == name]
         if name == "head" and not found and self.arch is not None:  # a part of the one unit outside the layers
             return ceil_div(self.arch.vocab * self.arch.hidden, self.split)

@@ -80,6 +80,11 @@ class FrameworkStage(Spec):
         """Whether the stage runs as [ZeRO] describes, by its options."""
         return not self.moves and not self.holds
 
+    @property
+    def copies_alike(self) -> bool:
+        """Whether states may be sharded within groups that each hold a copy: whether there is something that keeps the copies alike."""
+        return bool(self.stage) and (self.published or any(move.over == "replicas" for move in self.moves))
+
     def sharded_as(self, *, overlapped: bool) -> int:
         """The stage as which the recipe's rows are sharded; ``overlapped``: reduction overlaps backward, and nothing accumulates."""
         other = self.states_if_overlapped if overlapped and self.states_if_overlapped is not None else self.states

@@ -8,9 +8,9 @@ from zerocalc.spec.base import Spec
 from zerocalc.spec.framework import Choice, Moment
 from zerocalc.units import Whole
 
-Part = Literal["all", "trainable", "persistent", "partitioned", "root", "embedding", "layer", "head", "tensor", "edges"]
-"""Parts of the parameters; ``tensor``: the largest one; ``edges``: what tensors with a part in a rank's share have beyond it, and the one whose
-gradient is being made."""
+Part = Literal["all", "trainable", "persistent", "partitioned", "root", "embedding", "layer", "layers", "head", "tensor", "edges"]
+"""Parts of the parameters; ``layer``: the largest one, ``layers``: all of them; ``tensor``: the largest one; ``edges``: what tensors with a part in a
+rank's share have beyond it, and the one whose gradient is being made."""
 Limit = Literal["reduce_bucket_size", "sub_group_size", "max_live_parameters", "max_reuse_distance"]
 TrafficDtype = Literal["gather", "reduce", "compute", "weights", "fp32", "int8"]
 """Words for what a recipe says, or a dtype."""
@@ -26,7 +26,8 @@ class Move(Spec):
     buckets, as their gradients come (``arrival``) or as the ``model`` lists them while nothing overlaps. ``beyond``: where the modules are not known,
     only what is more than an option's number of elements. ``scale_per``: each call is followed by one of fp32 scales, for about so many elements one
     (`window` only). ``per``: a ``micro_batch``, a ``step``, or a ``reduction`` (which the stage's ``sync``
-    says). ``over``: the ``shards`` of one copy, or its ``replicas``. ``when`` and ``unless``: only where an option is set, or is not.
+    says). ``over``: the ``shards`` of one copy, its ``replicas``, or the ``secondary`` group. ``when`` and ``unless``: only where an option is
+    set, or is not.
     """
 
     moment: Literal["forward", "backward", "step"]
@@ -42,7 +43,7 @@ class Move(Spec):
     dtype: TrafficDtype
     scale_per: Whole | None = None
     per: Literal["micro_batch", "step", "reduction"]
-    over: Literal["shards", "replicas"] = "shards"
+    over: Literal["shards", "replicas", "secondary"] = "shards"
     overlapped: StrictBool = False
     padded: StrictBool = True
 

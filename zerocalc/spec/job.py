@@ -104,6 +104,15 @@ class Job(Spec):
         return self.dp * self.parallel.cp // self.shards
 
     @property
+    def quantises(self) -> bool:
+        """Whether weights or gradients are sent quantised."""
+        return self.zero.quantised_weights or self.zero.quantised_gradients
+
+    def reducing(self, stage: int) -> int:
+        """The ranks over which a stage reduces gradients first: those that share one copy of the states; all of them where nothing is sharded."""
+        return self.shards if stage else self.dp * self.parallel.cp
+
+    @property
     def stages(self) -> tuple[int, ...]:
         """The stages asked for: all that the framework has unless some were named."""
         return self.zero.stage or tuple(stage.stage for stage in self.framework.stages)
@@ -207,8 +216,15 @@ class Job(Spec):
             raise FieldError("zero.quantised_gradients", "is how stage 3 reduces gradients, and stage 3 is not asked for")
         if z.quantised_gradients and (self.model_parallel > 1 or self.shards % self.cluster.gpus_per_node):
             raise FieldError("zero.quantised_gradients", f"needs whole nodes of {self.cluster.gpus_per_node} ranks that shard the same parameters")
-        if z.shard_group and z.shard_group < every and all(self.framework.stage(stage).published for stage in self.stages):
-            raise FieldError("zero.shard_group", f"{self.framework.name} does not say how copies are kept alike")
+        if z.shard_group and z.quantised_gradients:
+            raise FieldError("zero.shard_group", "and quantised_gradients, which reduces over all ranks in two hops, exclude each other")
+        for stage in self.stages if z.shard_group and z.shard_group < every else ():
+            if not self.framework.stage(stage).copies_alike and (stage or len(self.stages) == 1):
+                raise FieldError("zero.shard_group", f"{self.framework.name} keeps no copies of shards at stage {stage}{self._with_copies()}")
+
+    def _with_copies(self) -> str:
+        able = [str(stage.stage) for stage in self.framework.stages if stage.copies_alike]
+        return f"; it does at {', '.join(able)}: name one with zero.stage (--stage)" if able else ""
 
     def _check_activations(self) -> None:
         z, t, p, m = self.zero, self.training, self.parallel, self.model

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from zerocalc.formulas.formula import ceil_div
 from zerocalc.modules.rank import Rank
 from zerocalc.modules.units import Unit
 from zerocalc.schedule import Collective, Link, Op, Phase, collective
 from zerocalc.spec.job import Job
 from zerocalc.spec.recipe import DTYPE_BYTES
+from zerocalc.traffic.links import PACKED, hops, link
 
+LAST = 3
+QUANTISED = "int8"
+"""The dtype of what is sent quantised; 4-bit numbers go two in a byte."""
+ZERO_PLUS = "[++] §3"
+HYBRID = "[FSDP] §3.2.2"
 SOURCES = {0: "[ZeRO] §7.1", 1: "[ZeRO] §7.2.1", 2: "[ZeRO] §7.2.1", 3: "[ZeRO] §7.2.2"}
 
 
@@ -15,10 +22,9 @@ class DataParallel:
     """The data-parallel collectives of one stage, where there is more than one rank; ``reductions``: how often gradients are reduced in a step."""
 
     def __init__(self, job: Job, rank: Rank, stage: int, reductions: int, overlapped: bool) -> None:
-        cluster = job.cluster
-        self.zero, self.rank, self.stage, self.reductions = job.zero, rank, stage, reductions
+        self.job, self.zero, self.rank, self.stage, self.reductions = job, job.zero, rank, stage, reductions
         self.overlapped = overlapped
-        self.link = Link("dp", rank.shards, "node" if cluster.gpus <= cluster.gpus_per_node else "network", SOURCES[stage])
+        self.link = link(job, "dp", job.reducing(stage), SOURCES[stage])
         self.reduce_dtype = job.reduce_dtype
         self.reduce_size = DTYPE_BYTES[self.reduce_dtype]
 
@@ -34,30 +40,35 @@ class DataParallel:
 
     def sharded(self, gather_dtype: str, adapter_dtype: str, gathers: int) -> list[Collective]:
         """Stage 3: each unit's weights are gathered for forward and again for backward, its gradients reduced to their owner."""
-        link, rank, overlapped = self.link, self.rank, self.overlapped
+        rank, overlapped, zero = self.rank, self.overlapped, self.zero
         by_owner = self.zero.gather == "broadcast"
         gather: Op = "broadcast" if by_owner else "all_gather"
         reduce: Op = "reduce" if by_owner else "reduce_scatter"
         units, last_first = rank.units, rank.units[::-1]
-        passes: tuple[tuple[Phase, tuple[Unit, ...]], ...] = (("forward", units), ("backward", last_first))
+        again, sent = self.link, QUANTISED if zero.quantised_weights else gather_dtype
+        if zero.secondary_group is not None:  # hpZ: backward gathers what forward has left in the group
+            again = link(self.job, "dp", zero.secondary_group, ZERO_PLUS)
+        passes: tuple[tuple[Phase, tuple[Unit, ...], Link], ...] = (("forward", units, self.link), ("backward", last_first, again))
         out = [
-            collective(link, phase, gather, f"{unit.name} {what}", dtype, elements * DTYPE_BYTES[dtype], unit.count * gathers, overlapped)
-            for phase, order in passes
+            collective(over, phase, gather, f"{unit.name} {what}", dtype, elements * DTYPE_BYTES[dtype], unit.count * gathers, overlapped)
+            for phase, order, over in passes
             for unit in order
-            for what, dtype, elements in (("weights", gather_dtype, unit.elements), ("adapters' weights", adapter_dtype, unit.adapters))
-            if elements or what == "weights"
+            for what, dtype, elements in (("weights", sent, unit.elements), ("adapters' weights", adapter_dtype, unit.adapters))
+            if (elements or what == "weights") and over.ranks > 1
         ]
         if rank.adapters is not None:
-            out += [self._reduction(reduce, f"{unit.name} adapters' gradients", unit.adapters, unit.count) for unit in last_first if unit.adapters]
+            for unit in last_first:
+                out += self._reduction(reduce, f"{unit.name} adapters' gradients", unit.adapters, unit.count) if unit.adapters else []
         elif rank.trainable == rank.parameters:
-            out += [self._reduction(reduce, f"{unit.name} gradients", unit.elements, unit.count) for unit in last_first]
+            for unit in last_first:
+                out += self._reduction(reduce, f"{unit.name} gradients", unit.elements, unit.count)
         else:  # which units hold the trained parameters isn't known
             out += reversed(self._buckets_reduced(reduce))
         return out
 
     def _buckets_reduced(self, op: Op) -> list[Collective]:
         buckets = self._bucketed(self.rank.trainable, self.zero.reduce_bucket_size)
-        return [self._reduction(op, "gradients", elements, count) for elements, count in buckets]
+        return [call for elements, count in buckets for call in self._reduction(op, "gradients", elements, count)]
 
     def _bucketed(self, elements: int, bucket: int) -> list[tuple[int, int]]:
         """(elements, calls) of what goes through buckets: full ones and the rest; a fused buffer is one call."""
@@ -66,15 +77,34 @@ class DataParallel:
         full, rest = divmod(elements, bucket)
         return [(size, count) for size, count in ((bucket, full), (rest, 1)) if size and count]
 
-    def _reduction(self, op: Op, what: str, elements: int, count: int) -> Collective:
-        return collective(
-            self.link, "backward", op, what, self.reduce_dtype, elements * self.reduce_size, count * self.reductions, self.overlapped
-        )  # fmt: skip
+    def _reduction(self, op: Op, what: str, elements: int, count: int) -> list[Collective]:
+        """Gradients reduced among those that share one copy of the states, then each share among those that hold the same one."""
+        calls = count * self.reductions
+        if self.stage == LAST and self.zero.quantised_gradients:
+            return self._quantised(what, elements, calls)
+        size = self.reduce_size
+        out = [collective(self.link, "backward", op, what, self.reduce_dtype, elements * size, calls, self.overlapped)] if self.link.ranks > 1 else []
+        if self.stage and self.job.replicas > 1:
+            over = link(self.job, "dp", self.job.replicas, HYBRID, apart=self.link.ranks)
+            share = ceil_div(elements, self.link.ranks) * size
+            out.append(collective(over, "backward", "all_reduce", f"shares of {what}", self.reduce_dtype, share, calls, self.overlapped))
+        return out
+
+    def _quantised(self, what: str, elements: int, calls: int) -> list[Collective]:
+        """qgZ: all-to-all in 4 bits among the ranks of a node, and of each one's share between nodes."""
+        return [
+            collective(
+                link(self.job, "dp", ranks, ZERO_PLUS, apart=apart), "backward", "all_to_all", what, QUANTISED, ceil_div(elements, PACKED * part),
+                calls, self.overlapped,
+            )
+            for ranks, apart, part in hops(self.job, self.link.ranks)
+            if ranks > 1
+        ]  # fmt: skip
 
 
 def data_parallel(job: Job, rank: Rank, stage: int, sync: str, overlapped: bool = True) -> list[Collective]:
     """The data-parallel collectives of a stage; ``sync`` is how often its gradients are reduced (``step`` or ``micro_batch``)."""
-    if rank.shards == 1:
+    if job.reducing(0) == 1:
         return []
     micro_batches = job.training.accumulation
     traffic = DataParallel(job, rank, stage, 1 if sync == "step" or job.zero.defer_grad_sync else micro_batches, overlapped)

@@ -10,13 +10,14 @@ from zerocalc.modules.layers import on_rank
 from zerocalc.modules.rank import Rank
 from zerocalc.modules.units import pipeline_split
 from zerocalc.modules.visits import listed_whole, windowed
-from zerocalc.schedule import Collective, Fabric, Link, collective
+from zerocalc.schedule import Collective, Link, collective
 from zerocalc.spec.framework import FrameworkStage
 from zerocalc.spec.framework_rows import Move
 from zerocalc.spec.job import Job
 from zerocalc.spec.recipe import DTYPE_BYTES
 from zerocalc.traffic.buckets import buckets, grouped, merged
 from zerocalc.traffic.hops import in_two_hops
+from zerocalc.traffic.links import link
 
 if TYPE_CHECKING:
     from zerocalc.formulas.windows import Gathers
@@ -30,21 +31,32 @@ def framework_traffic(job: Job, rank: Rank, behaviour: FrameworkStage) -> list[C
     """The collectives of a stage's rows in one optimizer step."""
     out: list[Collective] = []
     for move in behaviour.moves:
-        ranks = rank.shards if move.over == "shards" else job.replicas
-        if ranks > 1 and job.zero.chosen(move.when, move.unless):
+        over = _over(job, behaviour, move)
+        if over.ranks > 1 and job.zero.chosen(move.when, move.unless):
             if move.by == "hops":
                 hidden = move.overlapped and job.overlaps(behaviour.stage)
                 out += in_two_hops(job, rank, move, _repeats(job, behaviour, move), hidden)
             elif move.by == "window" and (known := windowed(job, rank)) is not None:
                 out += _windowed(job, rank, behaviour, move, known)
             else:
-                link = Link("dp", ranks, _fabric(job, move), job.framework.source)
-                out += _calls(job, rank, behaviour, move, link, _parts(job, rank, behaviour, move), _repeats(job, behaviour, move))
+                out += _sent(job, rank, behaviour, move, over, _parts(job, rank, behaviour, move), _repeats(job, behaviour, move))
     return out
 
 
+def _over(job: Job, behaviour: FrameworkStage, move: Move) -> Link:
+    """The ranks of a move: those that share one copy of the states, those that hold the same share, or those of a secondary copy.
+
+    Where windows decide and the modules are not known, all of backward is gathered from the secondary copy, if there is one.
+    """
+    shards, group, source = job.reducing(behaviour.stage), job.zero.secondary_group, job.framework.source
+    if move.over == "replicas":
+        return link(job, "dp", job.replicas, source, apart=shards)
+    near = move.over == "secondary" or (move.by == "window" and move.moment == "backward")
+    return link(job, "dp", group if group is not None and near else shards, source)
+
+
 def _calls(
-    job: Job, rank: Rank, behaviour: FrameworkStage, move: Move, link: Link, parts: Iterable[tuple[str, int, int]], repeats: int,
+    job: Job, rank: Rank, behaviour: FrameworkStage, move: Move, over: Link, parts: Iterable[tuple[str, int, int]], repeats: int,
     word: str = "",
 ) -> list[Collective]:  # fmt: skip
     dtype = job.dtype_of(word or move.dtype)
@@ -53,7 +65,7 @@ def _calls(
     hidden = move.overlapped and job.overlaps(behaviour.stage)
     return [
         collective(
-            link, move.moment, move.op, f"{name} {move.what}".strip(), dtype, ceil_div(elements, shards) * size, count * repeats,
+            over, move.moment, move.op, f"{name} {move.what}".strip(), dtype, ceil_div(elements, shards) * size, count * repeats,
             hidden,
         )
         for name, elements, count in parts
@@ -76,23 +88,24 @@ def _windowed(job: Job, rank: Rank, behaviour: FrameworkStage, move: Move, known
             first.append(("", elements, count))
             second.append(("", elements, count * (micro_batches - 1)))
     source = job.framework.source
-    out = _gathered(job, rank, behaviour, move, Link("dp", n, _fabric(job, move), source), merged(first))
+    out = _sent(job, rank, behaviour, move, link(job, "dp", n, source), merged(first))
     if group is not None and group > 1:
-        near: Fabric = "node" if group * job.parallel.tp * job.parallel.pp <= job.cluster.gpus_per_node else "network"
-        out += _gathered(job, rank, behaviour, move, Link("dp", group, near, source), merged(second))
+        out += _sent(job, rank, behaviour, move, link(job, "dp", group, source), merged(second))
     return out
 
 
-def _gathered(job: Job, rank: Rank, behaviour: FrameworkStage, move: Move, link: Link, parts: list[tuple[str, int, int]]) -> list[Collective]:
-    """Gathers of weights, and of the scales that quantised ones need."""
-    out = _calls(job, rank, behaviour, move, link, parts, 1)
+def _sent(
+    job: Job, rank: Rank, behaviour: FrameworkStage, move: Move, over: Link, parts: list[tuple[str, int, int]], repeats: int = 1
+) -> list[Collective]:
+    """The calls of a move, and those of the scales that quantised weights need."""
+    out = _calls(job, rank, behaviour, move, over, parts, repeats)
     if move.scale_per is None:
         return out
     from zerocalc.formulas.quantisation import scales  # most gathers are of weights as they are
 
-    n = link.ranks
+    n = over.ranks
     counts = [("scales of", scales(elements=elements // n, scale_per=move.scale_per) * n, count) for _, elements, count in parts]
-    return out + _calls(job, rank, behaviour, move, link, merged(counts), 1, "fp32")
+    return out + _calls(job, rank, behaviour, move, over, merged(counts), repeats, "fp32")
 
 
 def _repeats(job: Job, behaviour: FrameworkStage, move: Move) -> int:
@@ -148,9 +161,3 @@ def _arrivals(job: Job, rank: Rank) -> list[int]:
             buckets.append(filled)
             filled, limit = 0, ARRIVAL_BYTES
     return [*buckets, filled] if filled else buckets
-
-
-def _fabric(job: Job, move: Move) -> Fabric:
-    """Neighbouring ranks hold one copy: whether they, or all of them, lie in one node."""
-    gpus = job.shards * job.parallel.tp * job.parallel.pp if move.over == "shards" else job.cluster.gpus
-    return "node" if gpus <= job.cluster.gpus_per_node else "network"

@@ -5,9 +5,10 @@ from __future__ import annotations
 from zerocalc.formulas.formula import ceil_div
 from zerocalc.modules.rank import Rank
 from zerocalc.modules.units import pipeline_split
-from zerocalc.schedule import HOST_TRAFFIC, Collective, Fabric, Link, Op, Phase, collective
+from zerocalc.schedule import HOST_TRAFFIC, Collective, Link, Op, Phase, collective
 from zerocalc.spec.job import Job
 from zerocalc.spec.recipe import DTYPE_BYTES
+from zerocalc.traffic.links import link
 
 BOUNDARY: tuple[tuple[Phase, str], ...] = (("forward", "activations to the next stage"), ("backward", "gradients to the stage before"))
 PARTITIONED_SOURCE = "[ZeRO] §8"
@@ -58,20 +59,20 @@ class _Calls:
         passes: list[tuple[Phase, str]] = [("forward", "activations"), ("backward", "activation gradients")]
         if self.job.training.recompute == "full":
             passes.append(("backward", "recomputed activations"))
-        link = Link("tp", self.tp, self._fabric(self.tp), TENSOR_PARALLEL_SOURCE)
+        over = link(self.job, "tp", self.tp, TENSOR_PARALLEL_SOURCE)
         count = SYNCS_PER_PASS * self.layer_calls
-        out = [collective(link, phase, op, what, self.dtype, self.tensor_bytes, count) for phase, what in passes for op in ops]
+        out = [collective(over, phase, op, what, self.dtype, self.tensor_bytes, count) for phase, what in passes for op in ops]
         if self.job.parallel.sequence_parallel:
             # Only a rank's part of the inputs of attention and MLP is kept, so that backward gathers them once more.
-            out.append(collective(link, "backward", "all_gather", "saved inputs", self.dtype, self.tensor_bytes, count, overlapped=True))
+            out.append(collective(over, "backward", "all_gather", "saved inputs", self.dtype, self.tensor_bytes, count, overlapped=True))
         return out
 
     def partitioned_activations(self) -> list[Collective]:
         zero = self.job.zero
         if not zero.partition_activations:
             return []
-        link = Link("tp", self.tp, self._fabric(self.tp), PARTITIONED_SOURCE)
-        out = [collective(link, "backward", "all_gather", "checkpoints", self.dtype, self.tensor_bytes, self.layer_calls)]
+        over = link(self.job, "tp", self.tp, PARTITIONED_SOURCE)
+        out = [collective(over, "backward", "all_gather", "checkpoints", self.dtype, self.tensor_bytes, self.layer_calls)]
         if zero.cpu_checkpointing:
             part = ceil_div(self.tensor_bytes, self.tp)
             host = Link("host", 1, "pcie", PARTITIONED_SOURCE)
@@ -86,10 +87,6 @@ class _Calls:
         if pp == 1:
             return []
         part = ceil_div(self.tensor_bytes, self.tp if self.job.parallel.sequence_parallel else 1)
-        link = Link("pp", pp, self._fabric(self.job.cluster.gpus), "[Meg] §3.2")
+        over = link(self.job, "pp", pp, "[Meg] §3.2")
         count = self.micro_batches * self.job.parallel.interleave
-        return [collective(link, phase, "send_recv", what, self.dtype, part, count) for phase, what in BOUNDARY]
-
-    def _fabric(self, gpus: int) -> Fabric:
-        """What joins neighbouring GPUs, so many of them."""
-        return "node" if gpus <= self.job.cluster.gpus_per_node else "network"
+        return [collective(over, phase, "send_recv", what, self.dtype, part, count) for phase, what in BOUNDARY]

@@ -21,32 +21,17 @@ class Placed:
 
 
 def placed(job: Job, entry: Collective) -> Placed:
-    """A collective by the order of ranks: tensor-parallel ones innermost, then context-, data- and pipeline-parallel ones.
+    """A collective by where the members of its group are.
 
     A ring over several nodes leaves each of them once: of what a group sends, one part in so many as it has members in a node crosses.
     """
     if entry.fabric not in NETWORK_FABRICS:
         return Placed(entry, 1, 0, 0)
-    members = _members(job, entry)
+    members = max(1, min(entry.ranks, job.cluster.gpus_per_node // entry.spacing))
     if entry.op in POINT_TO_POINT:
-        crosses = _spacing(job, entry) >= job.cluster.gpus_per_node
+        crosses = entry.spacing >= job.cluster.gpus_per_node
         return Placed(entry, members, 0 if crosses else entry.sent_bytes, entry.sent_bytes if crosses else 0)
     if members >= entry.ranks:
         return Placed(entry, entry.ranks, entry.sent_bytes, 0)
     across = entry.sent_bytes // members
     return Placed(entry, members, entry.sent_bytes - across, across)
-
-
-def _members(job: Job, entry: Collective) -> int:
-    """Ranks of a group in one node."""
-    return max(1, min(entry.ranks, job.cluster.gpus_per_node // _spacing(job, entry)))
-
-
-def _spacing(job: Job, entry: Collective) -> int:
-    """GPUs from one member of a group to the next."""
-    p = job.parallel
-    if entry.group == "tp":
-        return 1
-    if entry.group == "pp":
-        return p.tp * p.cp * job.dp
-    return p.tp if entry.ranks == job.shards else p.tp * job.shards  # the copies of shards lie further apart
