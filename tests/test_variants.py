@@ -71,8 +71,10 @@ def test_variants_trade_memory_for_traffic_between_nodes(offered: tuple[str, str
     plain = estimate(Job.model_validate({**given, "zero": {"stage": 3}}))
     other = estimate(Job.model_validate({**given, "zero": {"stage": 3, variant: group}}))
     sent, less = (of.communication.inter_node_bytes_per_gpu or 0 for of in (plain, other))
-    if group == NODE or (variant == "secondary_group" and group < NODE):  # several small groups in a node each have a ring of their own
+    if variant == "secondary_group" and group <= NODE:
         assert less <= sent
+    if variant == "shard_group" and group <= NODE:
+        assert {call.op for call in other.communication.collectives if call.fabric == "network"} == {"all_reduce"}
     assert other.memory.gpu.states_bytes >= plain.memory.gpu.states_bytes
     for of in (plain, other):
         for call in of.communication.collectives:
