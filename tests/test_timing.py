@@ -55,7 +55,7 @@ def test_flops_are_what_the_paper_prints(row: dict[str, str]) -> None:
         {"model": shape(row), "cluster": {"gpus": 1}, "training": {"seq": 2048, "micro_batch": int(row["gbs"]), "recompute": "full"}}
     )
     found = work_of(given)
-    assert (3 * found.forward + found.recomputed) / 1e18 == pytest.approx(float(row["rec_FLOPs_per_iter_e18"]), abs=5.1e-5)
+    assert (found.forward + found.backward + found.recomputed) / 1e18 == pytest.approx(float(row["rec_FLOPs_per_iter_e18"]), abs=5.1e-5)
 
 
 @pytest.mark.parametrize("row", rows("megatron_sc21_table1"), ids=lambda row: row["params_B"])
@@ -118,14 +118,68 @@ def test_recomputation_is_in_hfu_alone() -> None:
     assert full.hfu > full.mfu
     assert full.model_flops_per_step == none.model_flops_per_step
     found = work_of(job(training={"recompute": "full"}))
-    assert found.recomputed == found.layers + found.scores
+    head = 2 * 512 * SMALL["vocab"] * SMALL["hidden"]  # type: ignore[operator]
+    assert found.recomputed == found.forward - head
+
+
+def busy(time: Timing) -> float:
+    """Computing, and what pipeline stages send each other."""
+    return time.compute_seconds + sum(part.seconds for part in time.parts if "activations to" in part.name or "gradients to" in part.name)
 
 
 def test_a_pipelines_bubble() -> None:
     time = time_of(cluster={"gpus": 16}, parallel={"pp": 4}, training={"accumulation": 8})
-    assert time.bubble_seconds == pytest.approx(time.compute_seconds * 3 / 8)
+    assert time.bubble_seconds == pytest.approx(busy(time) * 3 / 8)
     interleaved = time_of(model={"layers": 8}, cluster={"gpus": 16}, parallel={"pp": 4, "interleave": 2}, training={"accumulation": 8})
-    assert interleaved.bubble_seconds == pytest.approx(interleaved.compute_seconds * 3 / 16)
+    assert interleaved.bubble_seconds == pytest.approx(busy(interleaved) * 3 / 16)
+
+
+@pytest.mark.parametrize("stage", [1, 2, 3])
+def test_a_rank_updates_its_share(stage: int) -> None:
+    whole, share = time_of(zero={"stage": 0}), time_of(zero={"stage": stage})
+    assert share.update_seconds == pytest.approx(whole.update_seconds / 16, rel=1e-5)  # the share is rounded up
+    parameters = estimate(job()).memory.gpu.states_bytes  # 16 bytes a parameter over 16 ranks
+    assert whole.update_seconds == pytest.approx(2 * 16 * parameters / 3.35e12, rel=1e-3)
+
+
+def test_frozen_weights_have_no_gradients_to_compute() -> None:
+    """2·N·tokens forward, as much for the inputs' gradients, nothing for those of frozen weights; adapters as any weights."""
+    plain = job(model={"kind": "llama"})
+    own, adapted = work_of(plain), work_of(job(model={"lora": {"rank": 8}}))
+    added = 2 * 512 * 4 * 8 * ((256 + 256) + (256 + 64))  # 4 layers, rank 8, q_proj and v_proj
+    assert adapted.products == own.products + added
+    assert adapted.forward + adapted.backward == 2 * own.products + 3 * added + 3 * own.scores
+    half = work_of(job(model={"trainable": 1000}))
+    assert own.trained_products == own.products
+    assert half.trained_products < own.products / 100
+
+
+def test_hops_inside_nodes_are_not_the_networks() -> None:
+    """A ring over 128 nodes of 8 leaves a node 127 times in 1,023 steps; an all-reduce goes round twice; a neighbour is one hop away."""
+    given = job(cluster={"gpus": 1024}, zero={"stage": 1})
+    hops = {p.collective.op: p.hops for p in (placed(given, entry) for entry in estimate(given).communication.collectives)}
+    assert hops["all_gather"] == hops["reduce_scatter"] == (896, 127)
+    given = job(cluster={"gpus": 1024}, zero={"stage": 0})
+    assert [placed(given, entry).hops for entry in estimate(given).communication.collectives] == [(1792, 254)]
+    given = job(cluster={"gpus": 32}, parallel={"pp": 4}, training={"accumulation": 4})
+    assert {placed(given, entry).hops for entry in estimate(given).communication.collectives if entry.group == "pp"} == {(0, 1)}
+
+
+def test_what_nothing_runs_beside_is_waited_for() -> None:
+    time = time_of(cluster={"gpus": 8, "intra_node": "4500GB/s"}, training={"micro_batch": 64}, zero={"stage": 0, "reduce_bucket_size": 10**6})
+    last = next(part for part in time.parts if part.name == "backward: all_reduce of gradients")
+    assert 0 < time.exposed_communication_seconds <= last.seconds
+
+
+def test_every_part_of_the_time_is_explained() -> None:
+    time = time_of(parallel={"pp": 2}, training={"accumulation": 4})
+    assert sum(part.seconds for part in time.parts[:4]) == pytest.approx(time.step_seconds)
+    for part in time.parts:
+        assert part.formula.function(**part.inputs) == part.seconds
+    out = run_line("explain --model llama-3-8b --gpus 16 --node dgx-h100 --seq 4096 --stage 3 --term time").out
+    assert "F/(P·e)" in out
+    assert "forward: all_gather of embedding weights" in out
+    assert "device runtime:" not in out
 
 
 def test_days_and_gpu_hours() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pydantic_core
 from pydantic import BaseModel
 
-from zerocalc.formulas.formula import Formula
+from zerocalc.formulas.formula import Written
 
 
 def plain(value: Any) -> Any:
@@ -19,7 +19,7 @@ def plain(value: Any) -> Any:
         return [plain(item) for item in value]
     if isinstance(value, dict):
         return {key: plain(item) for key, item in value.items()}
-    if isinstance(value, Formula):
+    if isinstance(value, Written):
         return value.text
     if isinstance(value, BaseModel):
         return value.model_dump(mode="json")

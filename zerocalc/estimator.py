@@ -49,23 +49,28 @@ def estimate_with_assumptions(job: Job, stage: int | None = None, holds: Rank | 
         across = framework_traffic(job, holds, behaviour)
     schedule = merge((across, model_parallel(job, holds)))
     memory = _memory(ledger)
-    took = _took(job, holds, ledger, schedule) if job.cluster.gpu is not None else None
+    took = _took(job, holds, behaviour, schedule) if job.cluster.gpu is not None else None
     answer = Estimate(behaviour.name, stage, memory, _communication(job, holds, schedule, stage), took, _fits(job, memory.gpu))
     return answer, ledger.assumptions
 
 
-def _took(job: Job, holds: Rank, ledger: Ledger, schedule: Schedule) -> Timing | None:
+def _took(job: Job, holds: Rank, behaviour: FrameworkStage, schedule: Schedule) -> Timing | None:
     """The step's time; what computes it is read only where a GPU is named."""
     from zerocalc.modules.compute import work
     from zerocalc.timing import timing
 
-    return timing(job, work(job, holds), ledger, schedule)
+    return timing(job, work(job, holds), holds, _stage_of_rows(job, behaviour), schedule)
+
+
+def _stage_of_rows(job: Job, behaviour: FrameworkStage) -> int:
+    """The stage as which the recipe's rows are sharded."""
+    return behaviour.sharded_as(overlapped=job.overlaps(behaviour.stage) and job.training.accumulation == 1)
 
 
 def build_ledger(job: Job, holds: Rank, behaviour: FrameworkStage) -> Ledger:
     """The ledger of one rank: the union of its blocks."""
     zero, recipe, accumulates = job.zero, job.trained_recipe, job.training.accumulation > 1
-    stage = behaviour.sharded_as(overlapped=job.overlaps(behaviour.stage) and not accumulates)
+    stage = _stage_of_rows(job, behaviour)
     kept = activations(job, holds)
     parts = [
         states(

@@ -8,7 +8,7 @@ from zerocalc.document import plain
 from zerocalc.ledger import ACTIVATION_KINDS, STATE_KINDS, Kind, Term, record
 from zerocalc.memory.activations import COMPONENT_SUFFIX
 from zerocalc.modules.rank import rank
-from zerocalc.results import Estimate, Plan
+from zerocalc.results import Estimate, Plan, TimePart
 from zerocalc.schedule import NETWORK_FABRICS, Collective
 
 
@@ -53,6 +53,9 @@ ALIASES = {
     **{"of ddp": "model states", "c_b": "buffers", "traffic": "traffic per step"},
 }
 """Rows that say of a sum what it comes to, and other names of rows."""
+TIME_ROW = "time per step"
+TIMES = {"time": TIME_ROW, "step_seconds": TIME_ROW, "compute": "computing", "mfu": "computing", "exposed": "traffic that nothing hides"}
+"""What parts of a step's time, or all of them, are called too."""
 ROW_NAMES = (*ROWS, *ROWS_AT_PEAK, *ROWS_OF_TRAFFIC, HOST_ROW, *ALIASES)
 
 
@@ -66,6 +69,7 @@ class Explanation:
     collectives: tuple[Collective, ...]
     candidate: Estimate
     row: str = ""
+    times: tuple[TimePart, ...] = ()
 
 
 def explain(plan: Plan, term: str | None = None) -> list[Explanation]:
@@ -75,9 +79,15 @@ def explain(plan: Plan, term: str | None = None) -> list[Explanation]:
         host = candidate.memory.cpu.terms if candidate.memory.cpu else ()
         terms = (*candidate.memory.gpu.terms, *host)
         collectives = candidate.communication.collectives
+        times = candidate.time.parts if candidate.time is not None else ()
         row = ""
         if term is not None:
             wanted = " ".join(term.lower().split())
+            part = TIMES.get(wanted, wanted)
+            if times and part == TIME_ROW:
+                out.append(Explanation(candidate.name, candidate.stage, (), (), candidate, times=times))
+                continue
+            times = tuple(t for t in times if part in t.name.lower())
             row = row_name(wanted)
             if row == "with fragmentation" and not any(t.kind == "fragmentation" for t in terms):
                 row = "in all"
@@ -88,7 +98,7 @@ def explain(plan: Plan, term: str | None = None) -> list[Explanation]:
             collectives = tuple(
                 c for c in collectives if wanted in c.what.lower() or wanted in c.op or wanted == c.group or c.fabric in ROWS_OF_TRAFFIC.get(row, ())
             )
-        out.append(Explanation(candidate.name, candidate.stage, terms, collectives, candidate, row))
+        out.append(Explanation(candidate.name, candidate.stage, terms, collectives, candidate, row, times))
     return out
 
 
@@ -114,7 +124,8 @@ def names(plan: Plan) -> list[str]:
     """All that an explanation can be asked for: the entries of a plan, then the rows of its table."""
     terms = [t.name for c in plan.candidates for t in c.memory.gpu.terms]
     moved = [c.what for candidate in plan.candidates for c in candidate.communication.collectives]
-    return list(dict.fromkeys([*terms, *moved, *ROW_NAMES]))
+    timed = [t.name for c in plan.candidates if c.time is not None for t in c.time.parts]
+    return list(dict.fromkeys([*terms, *moved, *timed, *ROW_NAMES]))
 
 
 def saved_tensors(plan: Plan, terms: tuple[Term, ...]) -> list[TensorShare]:
@@ -133,7 +144,7 @@ def saved_tensors(plan: Plan, terms: tuple[Term, ...]) -> list[TensorShare]:
 def document(plan: Plan, explanations: list[Explanation]) -> dict[str, Any]:
     """The JSON of an explanation: each entry with its formula's text, and that text with the numbers put in."""
 
-    def written(entry: Term | Collective) -> dict[str, Any]:
+    def written(entry: Term | Collective | TimePart) -> dict[str, Any]:
         return {**plain(entry), "symbols": entry.formula.symbols, "numbers": entry.formula.substituted(entry.inputs)}
 
     return {
@@ -145,6 +156,7 @@ def document(plan: Plan, explanations: list[Explanation]) -> dict[str, Any]:
                 "stage": e.stage,
                 "terms": [written(t) for t in e.terms],
                 "collectives": [written(c) for c in e.collectives],
+                "times": [written(t) for t in e.times],
                 "states_bytes": e.candidate.memory.gpu.states_bytes,
                 "peak_moment": e.candidate.memory.gpu.peak_moment,
                 "peak_bytes": e.candidate.memory.gpu.peak_bytes,

@@ -7,12 +7,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
-from typing import Any, Literal, ParamSpec, TypeVar, dataclass_transform
+from typing import Any, Literal, ParamSpec, TypeAlias, TypeVar, dataclass_transform
 
-from zerocalc.formulas.formula import Formula
+from zerocalc.formulas.formula import Formula, Ratio
 
 T = TypeVar("T")
 P = ParamSpec("P")
+AnyRatio: TypeAlias = Ratio[Any]
 
 
 @dataclass_transform(frozen_default=True)

@@ -61,9 +61,12 @@ def _assumed(job: Job, timed: bool) -> list[str]:
     if job.model.lora is not None:
         out += [*job.model.lora.assumed, HELD if job.model.quantised is None else LORA]
     if timed:
+        from zerocalc.traffic.placement import HOPS
+
         own, (typical, note) = job.training.kernel_efficiency, cluster.kernel_efficiency
         share = f"{100 * typical:.0f} % of the dense peak ({note})" if own is None else f"{100 * own:.0f} % of the dense peak"
-        out.append(f"time: kernels reach {share}, links their nominal bandwidth; no input, no stragglers")
+        out.append(f"time: kernels reach {share}, links their nominal bandwidth; a hop takes {HOPS}; no input, no stragglers")
+        out.append("FLOPs as papers count them: attention over the whole square, of which a causal mask needs half")
     if parallel.tp > 1 and job.model.is_bare:
         out.append(EVEN_TENSORS)
     even = parallel.even_share

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from zerocalc.ledger import Moment, Term, record
+from zerocalc.ledger import AnyRatio, Moment, Term, record
 from zerocalc.schedule import Collective
 from zerocalc.spec.job import Job
 
@@ -72,8 +72,20 @@ class Communication:
 
 
 @record
+class TimePart:
+    """Seconds that a part of a step takes, and the formula that says so."""
+
+    name: str
+    seconds: float
+    formula: AnyRatio
+    inputs: dict[str, int | float]
+    source: str
+
+
+@record
 class Timing:
-    """One optimizer step in time [s], its FLOPs on all GPUs, and what follows: utilisation of the dense peak, tokens, days.
+    """One optimizer step in time [s], its FLOPs on all GPUs, and what follows: utilisation of the dense peak, tokens, days. ``parts``: what the step
+    consists of, and each collective by itself.
 
     ``mfu`` counts the model's FLOPs, ``hfu`` what is computed again too. ``hidden_above_bytes_per_second_per_node``: from this bandwidth of a
     node's network on, computing hides all communication that may run beside it; ``None`` where none crosses.
@@ -93,6 +105,7 @@ class Timing:
     hidden_above_bytes_per_second_per_node: float | None
     days: float | None
     gpu_hours: float | None
+    parts: tuple[TimePart, ...]
 
 
 @record

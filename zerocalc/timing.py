@@ -2,21 +2,40 @@
 
 from __future__ import annotations
 
-from zerocalc.formulas.compute import bubble_seconds, compute_seconds, step_flops, transfer_seconds, update_seconds
-from zerocalc.ledger import STATE_KINDS, Ledger
+from typing import Any
+
+from zerocalc.formulas.compute import bubble_seconds, compute_seconds, exposed_seconds, step_flops, transfer_seconds, update_seconds
+from zerocalc.formulas.formula import Ratio, ceil_div
+from zerocalc.ledger import STATE_KINDS, record
 from zerocalc.modules.compute import Work
-from zerocalc.results import Timing
-from zerocalc.schedule import Phase, Schedule
+from zerocalc.modules.rank import Rank
+from zerocalc.results import TimePart, Timing
+from zerocalc.schedule import Collective, Phase, Schedule
 from zerocalc.spec.job import Job
+from zerocalc.spec.recipe import DTYPE_BYTES
 from zerocalc.traffic.placement import NETWORK_LATENCY_SECONDS, NODE_LATENCY_SECONDS, Placed, placed
 
 UPDATE_PASSES = 2
 """The optimizer's step reads and writes each state once."""
-PHASES: tuple[Phase, ...] = ("forward", "backward", "step")
+UNSHARDED = frozenset({"tp", "cp", "pp", "ep"})
+"""Groups whose traffic belongs to each micro-batch: a pipeline's bubble is longer by it."""
 
 
-def timing(job: Job, work: Work | None, ledger: Ledger, schedule: Schedule) -> Timing | None:
-    """The time of one optimizer step; ``None`` where the work, the GPU's speed or the links that are used are not known."""
+@record
+class Transfer:
+    """All calls of a collective, and the time that they take."""
+
+    entry: Collective
+    part: TimePart
+    alone: float
+    """Seconds of them that nothing runs beside."""
+
+
+def timing(job: Job, work: Work | None, holds: Rank, stage: int, schedule: Schedule) -> Timing | None:
+    """The time of one optimizer step; ``None`` where the work, the GPU's speed or the links that are used are not known.
+
+    ``stage``: as which the recipe's rows are sharded.
+    """
     gpu = job.cluster.gpu
     peak = gpu.bf16_dense_flops_per_second if gpu else None
     if work is None or gpu is None or peak is None or not gpu.memory_bytes_per_second:
@@ -25,29 +44,33 @@ def timing(job: Job, work: Work | None, ledger: Ledger, schedule: Schedule) -> T
     if transfers is None:
         return None
     micro_batches, shared = job.training.accumulation, job.model_parallel
-    model = step_flops(micro_batches=micro_batches, forward_flops=work.forward, recomputed_flops=0)
-    done = step_flops(micro_batches=micro_batches, forward_flops=work.forward, recomputed_flops=work.recomputed)
+    model = step_flops(micro_batches=micro_batches, forward_flops=work.forward, backward_flops=work.backward, recomputed_flops=0)
+    done = step_flops(micro_batches=micro_batches, forward_flops=work.forward, backward_flops=work.backward, recomputed_flops=work.recomputed)
     efficiency = job.training.kernel_efficiency or job.cluster.kernel_efficiency[0]
-    computing = compute_seconds(flops=done / shared, peak_flops_per_second=peak, efficiency=efficiency)
-    forward = computing * micro_batches * work.forward / done
-    available: dict[Phase, float] = {"forward": forward, "backward": computing - forward, "step": 0.0}
-    hidden = {phase: sum(s for p, s, overlapped in transfers if p == phase and overlapped) for phase in PHASES}
-    exposed = sum(s for _, s, overlapped in transfers if not overlapped) + sum(max(0.0, hidden[p] - available[p]) for p in PHASES)
-    bubble = bubble_seconds(
-        compute_seconds=computing, pipeline_parallel=job.parallel.pp, micro_batches=micro_batches, interleave=job.parallel.interleave
-    )
-    states = ledger.total(STATE_KINDS)
-    update = update_seconds(passes=UPDATE_PASSES, state_bytes=states, bytes_per_second=gpu.memory_bytes_per_second)
-    step = computing + exposed + bubble + update
+    computing = _part("computing", compute_seconds, flops=done / shared, peak_flops_per_second=peak, efficiency=efficiency)
+    forward = computing.seconds * micro_batches * work.forward / done
+    available: dict[Phase, float] = {"forward": forward, "backward": computing.seconds - forward, "step": 0.0}
+    exposed = _exposed(transfers, available)
+    busy = computing.seconds + sum(t.alone for t in transfers if t.entry.group in UNSHARDED)
+    bubble = _part(
+        "pipeline's bubble", bubble_seconds, busy_seconds=busy, pipeline_parallel=job.parallel.pp, micro_batches=micro_batches,
+        interleave=job.parallel.interleave,
+    )  # fmt: skip
+    update = _part(
+        "optimizer's update", update_seconds, passes=UPDATE_PASSES, state_bytes=_updated_bytes(job, holds, stage),
+        bytes_per_second=gpu.memory_bytes_per_second,
+    )  # fmt: skip
+    parts = (computing, exposed, bubble, update)
+    step = sum(part.seconds for part in parts)
     tokens = job.dp * micro_batches * job.training.micro_batch * (job.training.seq or 0)
     per_gpu = step * shared * peak
     return Timing(
         step_seconds=step,
-        compute_seconds=computing,
-        communication_seconds=sum(s for _, s, _ in transfers),
-        exposed_communication_seconds=exposed,
-        bubble_seconds=bubble,
-        update_seconds=update,
+        compute_seconds=computing.seconds,
+        communication_seconds=sum(t.part.seconds for t in transfers),
+        exposed_communication_seconds=exposed.seconds,
+        bubble_seconds=bubble.seconds,
+        update_seconds=update.seconds,
         model_flops_per_step=model * job.dp,
         hardware_flops_per_step=done * job.dp,
         mfu=model / per_gpu,
@@ -56,32 +79,74 @@ def timing(job: Job, work: Work | None, ledger: Ledger, schedule: Schedule) -> T
         hidden_above_bytes_per_second_per_node=_hides(job, schedule, available),
         days=_days(job, tokens, step),
         gpu_hours=_days(job, tokens, step, 24 * job.cluster.gpus),
+        parts=(*parts, *(t.part for t in transfers)),
     )
 
 
-def _transfers(job: Job, schedule: Schedule) -> list[tuple[Phase, float, bool]] | None:
-    """(phase, seconds, whether it runs beside computing) of each collective; ``None`` where a link is not known."""
-    out: list[tuple[Phase, float, bool]] = []
-    inside, across = job.cluster.intra_node_bytes_per_second, job.cluster.inter_node_bytes_per_second_per_gpu
-    host = job.cluster.gpu.pcie_bytes_per_second if job.cluster.gpu else None
-    for entry in schedule.collectives:
-        where = placed(job, entry)
-        bandwidths = ((entry.sent_bytes - where.inter_node_bytes, host if entry.fabric == "pcie" else inside), (where.inter_node_bytes, across))
-        if any(sent and not bandwidth for sent, bandwidth in bandwidths):
+def _part(name: str, formula: Ratio[Any], **inputs: float) -> TimePart:
+    return TimePart(name, formula.function(**inputs), formula, inputs, formula.source)
+
+
+def _updated_bytes(job: Job, holds: Rank, stage: int) -> int:
+    """Bytes of weights, gradients and optimizer states of what a rank updates: its share, where optimizer states are sharded."""
+    rows = [row for row in job.trained_recipe.rows if row.kind in STATE_KINDS and row.of != "frozen"]
+    shards = holds.shards if any(row.kind == "optimizer" and stage >= row.sharded_from for row in rows) else 1
+    amounts = [min(holds.elements(row.of), holds.trainable) // row.per * DTYPE_BYTES[row.dtype] for row in rows]
+    return ceil_div(sum(amounts), shards)
+
+
+def _exposed(transfers: list[Transfer], available: dict[Phase, float]) -> TimePart:
+    beside = {phase: sum(t.part.seconds - t.alone for t in transfers if t.entry.moment == phase) for phase in ("forward", "backward")}
+    return _part(
+        "traffic that nothing hides", exposed_seconds, alone_seconds=sum(t.alone for t in transfers),
+        forward_seconds=beside["forward"], forward_compute_seconds=available["forward"],
+        backward_seconds=beside["backward"], backward_compute_seconds=available["backward"],
+    )  # fmt: skip
+
+
+def _transfers(job: Job, schedule: Schedule) -> list[Transfer] | None:
+    """Each collective's time; ``None`` where a link is not known."""
+    found = [(entry, _transfer(job, placed(job, entry))) for entry in schedule.collectives]
+    overlapped = [entry for entry in schedule.collectives if entry.overlapped and entry.group == "dp"]
+    first = next((entry for entry in overlapped if entry.moment == "forward"), None)
+    last = next((entry for entry in reversed(overlapped) if entry.moment == "backward" and "gradients" in entry.what), None)
+    out = []
+    for entry, part in found:
+        if part is None:
             return None
-        latency = NETWORK_LATENCY_SECONDS if where.inter_node_bytes else NODE_LATENCY_SECONDS
-        seconds = max((_seconds(where, sent, bandwidth or 1, latency) for sent, bandwidth in bandwidths if sent), default=0.0)
-        out.append((entry.moment, seconds, entry.overlapped))
+        # Nothing computes before a micro-batch's first gather, nor after the step's last reduction has begun.
+        calls = job.training.accumulation if entry is first else 1 if entry is last else 0
+        out.append(Transfer(entry, part, part.seconds * min(calls, entry.count) / entry.count if entry.overlapped else part.seconds))
     return out
 
 
-def _seconds(where: Placed, sent: int, bandwidth: int, latency: float) -> float:
-    entry = where.collective
-    return transfer_seconds(sent_bytes=sent, bytes_per_second=bandwidth, count=entry.count, ranks=entry.ranks, latency_seconds=latency)
+def _transfer(job: Job, where: Placed) -> TimePart | None:
+    """The time of all calls of a collective over the link that takes longest; ``None`` where one that is used is not known."""
+    entry, cluster = where.collective, job.cluster
+    host = cluster.gpu.pcie_bytes_per_second if cluster.gpu else None
+    inside = host if entry.fabric == "pcie" else cluster.intra_node_bytes_per_second
+    across = cluster.inter_node_bytes_per_second_per_gpu
+    links = [(sent, speed) for sent, speed in ((entry.sent_bytes - where.inter_node_bytes, inside), (where.inter_node_bytes, across)) if sent]
+    if not links or any(not speed for _, speed in links):
+        return None if links else _part(_name(entry), transfer_seconds, **_inputs(where, 0, 1))
+    sent, speed = max(links, key=lambda link: link[0] / (link[1] or 1))
+    return _part(_name(entry), transfer_seconds, **_inputs(where, sent, speed or 1))
+
+
+def _name(entry: Collective) -> str:
+    return f"{entry.moment}: {entry.op} of {entry.what}"
+
+
+def _inputs(where: Placed, sent: int, speed: int) -> dict[str, float]:
+    node_hops, network_hops = where.hops
+    return {
+        "sent_bytes": sent, "bytes_per_second": speed, "count": where.collective.count, "node_hops": node_hops, "network_hops": network_hops,
+        "node_latency_seconds": NODE_LATENCY_SECONDS, "network_latency_seconds": NETWORK_LATENCY_SECONDS,
+    }  # fmt: skip
 
 
 def _hides(job: Job, schedule: Schedule, available: dict[Phase, float]) -> float | None:
-    """The bandwidth of a node's network from which on computing hides all that may run beside it."""
+    """The bandwidth of a node's network from which on computing hides all that may run beside it, latencies aside."""
     needed = 0.0
     for phase in ("forward", "backward"):
         sent = sum(placed(job, c).inter_node_bytes for c in schedule.collectives if c.moment == phase and c.overlapped)

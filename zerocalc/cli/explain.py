@@ -36,7 +36,7 @@ def explain(*, given: dict[str, Any], job_file: JobFile = None, as_json: AsJson 
     from zerocalc import explained
 
     explanations = explained.explain(answer, term)
-    if term is not None and not (term.strip() and any(e.terms or e.collectives for e in explanations)):
+    if term is not None and not (term.strip() and any(e.terms or e.collectives or e.times for e in explanations)):
         raise UserError(f"--term: {_unknown(term, answer)}")
     if as_json:
         print_json(explained.document(answer, explanations))

@@ -23,14 +23,29 @@ def scores_flops(*, tokens: int, seq: int, width: int) -> int:
     return 2 * tokens * seq * width
 
 
-@formula("M·(3·F + R)", "[Meg] appendix: backward takes twice forward", M="micro_batches", F="forward_flops", R="recomputed_flops")
-def step_flops(*, micro_batches: int, forward_flops: int, recomputed_flops: int) -> int:
+@formula(
+    "W + T + 2·S", "[Meg] appendix: backward takes twice forward, less the gradients of weights that are frozen",
+    W="products_flops", T="trained_products_flops", S="scores_flops",
+)  # fmt: skip
+def backward_flops(*, products_flops: int, trained_products_flops: int, scores_flops: int) -> int:
+    """FLOPs of backward: the gradients of all products' inputs and of trained weights, and both gradients of attention's two products.
+
+    >>> backward_flops(products_flops=10, trained_products_flops=10, scores_flops=1)
+    22
+    """
+    return products_flops + trained_products_flops + 2 * scores_flops
+
+
+@formula(
+    "M·(F + B + R)", "[Meg] appendix", M="micro_batches", F="forward_flops", B="backward_flops", R="recomputed_flops",
+)  # fmt: skip
+def step_flops(*, micro_batches: int, forward_flops: int, backward_flops: int, recomputed_flops: int) -> int:
     """FLOPs of all micro-batches: forward, backward, and what backward computes again.
 
-    >>> step_flops(micro_batches=2, forward_flops=10, recomputed_flops=10)
+    >>> step_flops(micro_batches=2, forward_flops=10, backward_flops=20, recomputed_flops=10)
     80
     """
-    return micro_batches * (3 * forward_flops + recomputed_flops)
+    return micro_batches * (forward_flops + backward_flops + recomputed_flops)
 
 
 @ratio("F/(P·e)", "dense peak and the share of it that kernels reach", F="flops", P="peak_flops_per_second", e="efficiency")
@@ -43,29 +58,53 @@ def compute_seconds(*, flops: float, peak_flops_per_second: int, efficiency: flo
     return flops / (peak_flops_per_second * efficiency)
 
 
-@ratio("T·(p − 1)/(M·v)", "[Meg] §2.2", T="compute_seconds", p="pipeline_parallel", M="micro_batches", v="interleave")
-def bubble_seconds(*, compute_seconds: float, pipeline_parallel: int, micro_batches: int, interleave: int) -> float:
-    """Seconds in which a stage waits while the pipeline fills and drains.
+@ratio("T·(p − 1)/(M·v)", "[Meg] §2.2", T="busy_seconds", p="pipeline_parallel", M="micro_batches", v="interleave")
+def bubble_seconds(*, busy_seconds: float, pipeline_parallel: int, micro_batches: int, interleave: int) -> float:
+    """Seconds in which a stage waits while the pipeline fills and drains; ``busy_seconds``: of all micro-batches, with what nothing hides of the
+    traffic that belongs to them.
 
-    >>> bubble_seconds(compute_seconds=8.0, pipeline_parallel=8, micro_batches=56, interleave=1)
+    >>> bubble_seconds(busy_seconds=8.0, pipeline_parallel=8, micro_batches=56, interleave=1)
     1.0
     """
-    return compute_seconds * (pipeline_parallel - 1) / (micro_batches * interleave)
+    return busy_seconds * (pipeline_parallel - 1) / (micro_batches * interleave)
 
 
-@ratio("S/B + c·(r − 1)·α", "α–β model of ring collectives", S="sent_bytes", B="bytes_per_second", c="count", r="ranks", α="latency_seconds")
-def transfer_seconds(*, sent_bytes: float, bytes_per_second: int, count: int, ranks: int, latency_seconds: float) -> float:
-    """Seconds of ``count`` collectives in which a rank sends ``sent_bytes`` in all.
+@ratio(
+    "S/B + c·(a·α + b·β)", "α–β model of rings; steps and latencies: nccl, src/graph/tuning.cc", S="sent_bytes", B="bytes_per_second", c="count",
+    a="node_hops", b="network_hops", α="node_latency_seconds", β="network_latency_seconds",
+)  # fmt: skip
+def transfer_seconds(
+    *, sent_bytes: float, bytes_per_second: int, count: int, node_hops: int, network_hops: int, node_latency_seconds: float,
+    network_latency_seconds: float,
+) -> float:  # fmt: skip
+    """Seconds of ``count`` collectives in which a rank sends ``sent_bytes`` in all, over so many hops inside nodes and between them.
 
-    >>> transfer_seconds(sent_bytes=1e9, bytes_per_second=10**9, count=0, ranks=8, latency_seconds=0.0)
+    >>> transfer_seconds(
+    ...     sent_bytes=1e9, bytes_per_second=10**9, count=0, node_hops=7, network_hops=0, node_latency_seconds=0.0, network_latency_seconds=0.0)
     1.0
     """
-    return sent_bytes / bytes_per_second + count * (ranks - 1) * latency_seconds
+    return sent_bytes / bytes_per_second + count * (node_hops * node_latency_seconds + network_hops * network_latency_seconds)
 
 
-@ratio("k·S/B", "memory-bound: every state is read and written once", k="passes", S="state_bytes", B="bytes_per_second")
+@ratio(
+    "X + max(0, H − C) + max(0, I − D)", "what runs beside computing takes time only beyond it",
+    X="alone_seconds", H="forward_seconds", C="forward_compute_seconds", I="backward_seconds", D="backward_compute_seconds",
+)  # fmt: skip
+def exposed_seconds(
+    *, alone_seconds: float, forward_seconds: float, forward_compute_seconds: float, backward_seconds: float, backward_compute_seconds: float
+) -> float:
+    """Seconds of communication that computing does not hide: what runs alone, and what is more than there is to compute beside it.
+
+    >>> exposed_seconds(alone_seconds=1.0, forward_seconds=3.0, forward_compute_seconds=2.5, backward_seconds=1.0, backward_compute_seconds=5.0)
+    1.5
+    """
+    beyond_forward, beyond_backward = forward_seconds - forward_compute_seconds, backward_seconds - backward_compute_seconds
+    return alone_seconds + max(0.0, beyond_forward) + max(0.0, beyond_backward)
+
+
+@ratio("k·S/B", "memory-bound: every state of what is updated is read and written once", k="passes", S="state_bytes", B="bytes_per_second")
 def update_seconds(*, passes: int, state_bytes: int, bytes_per_second: int) -> float:
-    """Seconds of the optimizer's step, which is bound by memory.
+    """Seconds of the optimizer's step, which is bound by memory; ``state_bytes``: weights, gradients and states of the share that a rank updates.
 
     >>> update_seconds(passes=2, state_bytes=10**9, bytes_per_second=2 * 10**9)
     1.0

@@ -37,7 +37,10 @@ class Written(Generic[P, R]):
 
         def number(match: re.Match[str]) -> str:
             keyword = self.symbols.get(match[0])
-            return match[0] if keyword is None else f"{inputs[keyword]:,}"
+            if keyword is None:
+                return match[0]
+            value = inputs[keyword]
+            return f"{value:,}" if isinstance(value, int) else f"{value:,.6g}"
 
         return _SYMBOL.sub(number, self.text)
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable
 from typing import Any
 
-from zerocalc.formulas.compute import product_flops, scores_flops
+from zerocalc.formulas.compute import backward_flops, product_flops, scores_flops
 from zerocalc.formulas.formula import ceil_div
 from zerocalc.ledger import record
 from zerocalc.modules.base import Module
@@ -17,17 +17,24 @@ from zerocalc.spec.job import Job
 
 @record
 class Work:
-    """FLOPs of one micro-batch's forward pass of the whole model on all ranks that share it, and what backward computes again."""
+    """FLOPs of one micro-batch of the whole model on all ranks that share it: products with weights in forward, those whose weights are trained,
+    attention's scores, and what backward computes again.
+    """
 
-    layers: int
+    products: int
+    trained_products: int
     scores: int
-    head: int
     recomputed: int
 
     @property
     def forward(self) -> int:
         """All of the forward pass."""
-        return self.layers + self.scores + self.head
+        return self.products + self.scores
+
+    @property
+    def backward(self) -> int:
+        """All of the backward pass but what it computes again."""
+        return backward_flops.function(products_flops=self.products, trained_products_flops=self.trained_products, scores_flops=self.scores)
 
 
 def work(job: Job, rank: Rank) -> Work | None:
@@ -37,10 +44,16 @@ def work(job: Job, rank: Rank) -> Work | None:
     if arch is None or not seq:
         return None
     tokens = training.micro_batch * seq
+    adapters = rank.adapters
     layers = sum([count * product_flops(tokens=tokens, elements=_products(modules)) for count, modules in arch.groups])
     scores = sum([count * scores_flops(tokens=tokens, seq=seq, width=width) for count, width in score_widths(job)])
     head = product_flops(tokens=tokens, elements=_products(arch.after) + (arch.vocab * arch.hidden if arch.tied else 0))
-    return Work(layers, scores, head, _recomputed(job, arch, layers, scores))
+    if adapters is None:
+        # Where a part is trained and nobody says which, its share of all products.
+        trained = (layers + head) * rank.total_trainable // rank.total
+        return Work(layers + head, trained, scores, _recomputed(job, arch, layers, scores))
+    added = product_flops(tokens=tokens, elements=adapters.active)
+    return Work(layers + head + added, added, scores, _recomputed(job, arch, layers + added, scores))
 
 
 def _products(modules: Iterable[Module]) -> int:

@@ -10,7 +10,7 @@ from zerocalc.explained import ROWS_AT_PEAK, Explanation, TensorShare, saved_ten
 from zerocalc.ledger import STATE_KINDS, Moment, Term
 from zerocalc.render.console import columns, emit, labelled
 from zerocalc.render.plans import header, parameters_of
-from zerocalc.results import Plan, display_name
+from zerocalc.results import Plan, TimePart, display_name
 from zerocalc.schedule import NETWORK_FABRICS, VOLUME_FACTOR, Collective
 from zerocalc.units import byte_unit, figure, format_multiple
 
@@ -21,6 +21,7 @@ def show(plan: Plan, explanations: list[Explanation], whole: bool) -> None:
     for explanation in explanations:
         shown += _memory(plan, explanation, whole)
         shown += _traffic(explanation, whole)
+        shown += _times(explanation)
     symbols = _legend(explanations)
     shown += ["", labelled([*([("symbols", symbols)] if symbols else []), *(("assumed", text) for text in plan.assumptions)])]
     emit(*shown)
@@ -35,11 +36,11 @@ def _while(moments: tuple[Moment, ...]) -> str:
     return moments[0] if len(moments) == 1 else f"{moments[0]} to {moments[-1]}"
 
 
-def _entry(title: str, entry: Term | Collective, result: int, more: str = "") -> list[RenderableType]:
+def _entry(title: str, entry: Term | Collective | TimePart, result: str) -> list[RenderableType]:
     """A title, then formula = numbers = result, the source and the assumption."""
     formula = entry.formula
     lines: list[RenderableType] = [Text(title, "bold")]
-    text = Text(f"{formula.text} = {formula.substituted(entry.inputs)} = {_amount(result)}{more}")
+    text = Text(f"{formula.text} = {formula.substituted(entry.inputs)} = {result}")
     lines.append(Padding(text, (0, 0, 0, 2)))
     source = f"source: {entry.source}"
     assumption = entry.assumption if isinstance(entry, Term) else None
@@ -59,7 +60,7 @@ def _memory(plan: Plan, explanation: Explanation, whole: bool) -> list[Renderabl
     lines: list[RenderableType] = ["", Text(f"{display_name(explanation.name)}, memory", "bold underline")]
     for term in explanation.terms:
         place = {"gpu": "each GPU", "cpu": "each node's host", "nvme": "each node's drives"}[term.tier]
-        lines += _entry(f"{term.name}: {place}, {_while(term.moments)}", term, term.bytes)
+        lines += _entry(f"{term.name}: {place}, {_while(term.moments)}", term, _amount(term.bytes))
     if explanation.row and not whole:
         lines.append(_sum(explanation.row, [t.bytes for t in explanation.terms]))
     tensors = [] if explanation.row in ROWS_AT_PEAK else saved_tensors(plan, explanation.terms)
@@ -98,12 +99,21 @@ def _traffic(explanation: Explanation, whole: bool) -> list[RenderableType]:
         calls = f"{c.count:,} call{'s' if c.count > 1 else ''} of {c.tensor_bytes:,} bytes"
         hidden = "overlapped" if c.overlapped else "exposed"
         title = f"{c.moment}: {c.op} of {c.what} ({c.dtype}), {calls}, {c.group} group of {c.ranks:,}, {c.fabric}, {hidden}"
-        lines += _entry(title, c, c.sent_bytes, " sent by each GPU")
+        lines += _entry(title, c, f"{_amount(c.sent_bytes)} sent by each GPU")
     if whole:
         network = [c.sent_bytes for c in explanation.collectives if c.fabric in NETWORK_FABRICS]
         lines.append(_sum("sent per GPU", network))
         lines.append(_volume(explanation))
     return [*lines, *missing]
+
+
+def _times(explanation: Explanation) -> list[RenderableType]:
+    if not explanation.times:
+        return []
+    lines: list[RenderableType] = ["", Text(f"{display_name(explanation.name)}, time per step", "bold underline")]
+    for part in explanation.times:
+        lines += _entry(part.name, part, f"{part.seconds:,.6g} s")
+    return lines
 
 
 def _volume(explanation: Explanation) -> Text:
@@ -116,7 +126,7 @@ def _volume(explanation: Explanation) -> Text:
 def _legend(explanations: list[Explanation]) -> str:
     meanings: dict[str, set[str]] = {}
     for explanation in explanations:
-        entries: tuple[Term | Collective, ...] = (*explanation.terms, *explanation.collectives)
+        entries: tuple[Term | Collective | TimePart, ...] = (*explanation.terms, *explanation.collectives, *explanation.times)
         for entry in entries:
             for symbol, keyword in entry.formula.symbols.items():
                 meanings.setdefault(symbol, set()).add(keyword.replace("_", " "))

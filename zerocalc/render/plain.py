@@ -5,8 +5,9 @@ from __future__ import annotations
 import unicodedata
 
 PLAIN = {
-    "·": "*", "×": "x", "−": "-", "–": "-", "—": "-", "─": "-", "…": "...", "⌈": "ceil(", "⌉": ")", "⌊": "floor(", "⌋": ")", "λ": "lambda", "≤": "<=",
-    "≥": ">=", "≠": "!=", "≈": "~", "→": "->", "√": "sqrt", "∞": "inf", "✓": "ok", "✗": "no", "§": "section ", "‘": "'", "’": "'", "“": '"', "”": '"',
+    "·": "*", "×": "x", "−": "-", "–": "-", "—": "-", "─": "-", "…": "...", "⌈": "ceil(", "⌉": ")", "⌊": "floor(", "⌋": ")", "λ": "lambda", "µ": "u",
+    "≤": "<=", "≥": ">=", "≠": "!=", "≈": "~", "→": "->", "√": "sqrt", "∞": "inf", "✓": "ok", "✗": "no", "§": "section ", "‘": "'", "’": "'",
+    "“": '"', "”": '"',
 }  # fmt: skip
 """What stands for a symbol. Greek letters are spelled by their names, and letters with accents lose them."""
 RAISED = {"<super>": "^", "<sub>": "_"}

@@ -241,6 +241,8 @@ def traffic_rows(plan: Plan, size: int) -> list[Row]:
             tuple(UNKNOWN if missing and not a.sent_bytes_per_gpu else figure(a.sent_bytes_per_gpu, size) for a in answers),
         ),
     ]
+    if any(a.inter_node_bytes_per_gpu for a in answers):
+        rows.append(Row("    of it between nodes", "", tuple(figure(a.inter_node_bytes_per_gpu or 0, size) for a in answers), "dim"))
     rows += [Row(f"  sent by {name[0]}p", "", (UNKNOWN,) * len(answers)) for name in missing]
     hosts = [c.memory.cpu for c in plan.candidates]
     if HOST_TRAFFIC in answers[0].unknown:

@@ -41,10 +41,12 @@ def time_rows(plan: Plan) -> list[TimeRow]:
 
 def network_words(time: Timing) -> str | None:
     """Whether it is the network: from which bandwidth on computing hides what may run beside it."""
-    needed = time.hidden_above_bytes_per_second_per_node
+    needed, exposed = time.hidden_above_bytes_per_second_per_node, time.exposed_communication_seconds
     if needed is None:
         return None
-    return f"computing hides what may run beside it from {needed / 1e9:,.1f} GB/s a node on ({8 * needed / 1e9:,.0f} Gbps, all its network cards)"
+    waits = f"of {_seconds(time.communication_seconds)} of traffic computing waits for {_seconds(exposed) if exposed else 'none'}"
+    enough = f"{needed / 1e9:,.1f} GB/s a node ({8 * needed / 1e9:,.0f} Gbps, all its network cards)"
+    return f"{waits}; from {enough} on it hides all that may run beside it"
 
 
 def _seconds(value: float) -> str:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from zerocalc.formulas.formula import ceil_div
 from zerocalc.ledger import record
-from zerocalc.schedule import NETWORK_FABRICS, POINT_TO_POINT, Collective
+from zerocalc.schedule import NETWORK_FABRICS, POINT_TO_POINT, Collective, Op
 from zerocalc.spec.job import Job
 
 NODE_LATENCY_SECONDS, NETWORK_LATENCY_SECONDS = 3.4e-6, 14e-6
 """One step of a ring over NVLink and over a network: NCCL's own model, protocol Simple (nccl, src/graph/tuning.cc: hwLat)."""
+HOPS = f"{1e6 * NODE_LATENCY_SECONDS:g} µs inside a node and {1e6 * NETWORK_LATENCY_SECONDS:g} µs between nodes (NCCL's model of rings)"
+STEPS: dict[Op, int] = {"all_reduce": 2}
+"""Rounds of a ring, of one step less than it has ranks each: an all-reduce goes round twice."""
 
 
 @record
@@ -18,6 +22,16 @@ class Placed:
     members: int
     intra_node_bytes: int
     inter_node_bytes: int
+
+    @property
+    def hops(self) -> tuple[int, int]:
+        """Steps of one call inside nodes, and between them: those of a ring, of which as many cross as there are nodes, less one."""
+        entry = self.collective
+        if entry.op in POINT_TO_POINT:
+            return (0, 1) if self.inter_node_bytes else (1, 0)
+        rounds = STEPS.get(entry.op, 1)
+        across = ceil_div(entry.ranks, self.members) - 1
+        return rounds * (entry.ranks - 1 - across), rounds * across
 
 
 def placed(job: Job, entry: Collective) -> Placed:
