@@ -13,6 +13,7 @@ from statistics import median
 from typing import Any, NamedTuple
 
 import public_runs
+import throughput
 
 from zerocalc.estimator import estimate
 from zerocalc.memory.activations import kept_bytes
@@ -160,12 +161,12 @@ def page() -> str:
         cells = [peaks["loss"], *(str(peaks[key]) for key in ("tokens", "hidden", "vocab")), "frozen" if peaks["frozen_head"] else "trained"]
         cells += compared(peaks["peak_forward_bytes"], forward)[0] + compared(peaks["peak_backward_bytes"], backward)[0]
         lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join([*lines, *public_runs.section()]) + "\n"
+    return "\n".join([*lines, *public_runs.section(), *throughput.section()]) + "\n"
 
 
 def unrounded() -> str:
-    """The peaks of real runs, in bytes."""
-    return json.dumps(public_runs.unrounded(), indent=1) + "\n"
+    """The peaks of real runs, in bytes, and how long steps took."""
+    return json.dumps({**public_runs.unrounded(), "throughput": throughput.unrounded()}, indent=1) + "\n"
 
 
 if __name__ == "__main__":

@@ -69,6 +69,12 @@ def test_each_of_simumax_runs_is_met() -> None:
     assert max(ACCURACY.public_runs.errors()["SimuMax B200", "peak"]) <= 0.03
 
 
+@pytest.mark.parametrize(("source", "most"), [("[Meg] table 1", 0.22), ("[SP] table 5", 0.27), ("llm-foundry, a100 40gb", 0.41)])
+def test_steps_take_about_so_long(source: str, most: float) -> None:
+    """One efficiency for all sizes of model: no more is claimed than the page shows."""
+    assert max(abs(step.error) for step in ACCURACY.throughput.steps() if step.source == source) <= most
+
+
 def test_what_fitted_fits() -> None:
     assert [row for row, fits, _ in ACCURACY.public_runs.verdicts() if fits is not True] == []
 
