@@ -24,7 +24,7 @@ NETWORK = {"a100_40gb": "1600Gbps", "a100_80gb": "1600Gbps", "h100_80gb": "3200G
 INTRODUCTION = """
 ## Throughput
 
-Steps of published runs beside ours. The kernels of all runs are taken to reach the same share of the dense peak (0.55 unless a GPU's preset has its own),
+Steps of published runs beside ours. The kernels of all runs are taken to reach one share of the dense peak (0.55 unless a GPU's preset has its own),
 so that these errors say what that assumption is worth: small matrices reach less, large ones on few GPUs more. What no assumption explains: ZeRO-3 in
 [Meg]'s table 2 at two sequences and one a GPU waits for some 16 GB/s a node, a twelfth of what its network cards send together.
 
