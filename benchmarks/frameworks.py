@@ -126,6 +126,8 @@ def _stage(stage: FrameworkStage) -> Iterator[str]:
     if stage.published:
         yield f"As [ZeRO] describes, by ZeRO's options. Gradients are reduced once a {OFTEN[stage.sync]}; {PADS[stage.pads]}.\n"
         return
+    if stage.meaning:
+        yield f"It is {stage.meaning}.\n"
     other = "" if stage.states is None else f" States are sharded as at stage {stage.states}."
     if stage.states_if_overlapped is not None:
         other += f" While reduction overlaps backward and nothing accumulates, they are sharded as at stage {stage.states_if_overlapped}."

@@ -80,7 +80,9 @@ def _assumed(job: Job, timed: bool) -> list[str]:
         out.append(f"even split: {layers} layers over {parallel.pp} pipeline stages, {layers / parallel.pp:.4g} a stage; the fullest has {fullest}")
     if parallel.cp > 1:
         out += [EVEN_TOKENS, _context_shards(job)]
-    published = any(job.framework.stage(stage).published for stage in job.stages)
+    chosen = [job.framework.stage(stage) for stage in job.stages]
+    out += [f"{display_name(stage.name)} of {job.framework.name} is {stage.meaning}" for stage in chosen if stage.meaning]
+    published = any(stage.published for stage in chosen)
     if job.shards > 1:
         if published and zero.buffers == "constant":
             sizes = dict.fromkeys((zero.reduce_bucket_size, zero.allgather_bucket_size))

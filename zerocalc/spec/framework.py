@@ -51,7 +51,7 @@ else:
 
 
 class FrameworkStage(Spec):
-    """One ZeRO stage as a framework runs it.
+    """One ZeRO stage as a framework runs it; ``meaning`` is what the framework calls it, and how that differs.
 
     ``sync``: whether gradients are reduced once a step or after every micro-batch. ``states``: the stage as which the recipe's rows are sharded,
     where that is another one, ``states_if_overlapped`` where reduction overlaps backward and nothing accumulates. ``gradients_unless``: options in
@@ -63,6 +63,7 @@ class FrameworkStage(Spec):
 
     stage: Stage
     name: Annotated[str, Field(max_length=40)]
+    meaning: Annotated[str, Field(max_length=200)] | None = None
     sync: Literal["step", "micro_batch"]
     states: Stage | None = None
     states_if_overlapped: Stage | None = None
