@@ -28,7 +28,8 @@ def _rows(value: Any, of: str) -> Any:
             out.append(spec.model_validate(row))
         except ValidationError as error:
             path, text = explain(error, spec)
-            raise ValueError(f"{number}{'.' if path else ''}{path}: {text}") from None
+            place = f"{number}.{path}" if path else f"{number}"
+            raise ValueError(f"{shown(place)}: {text}") from None
     return tuple(out)
 
 
