@@ -6,7 +6,7 @@ from zerocalc.ledger import ACTIVATION_KINDS, MOMENTS, STATE_KINDS, Ledger, bloc
 from zerocalc.memory.activations import activations
 from zerocalc.memory.buffers import DEFRAGMENTED, buffers, fragmentation, gathered, runtime, workspaces
 from zerocalc.memory.states import states
-from zerocalc.modules.rank import Rank, rank, rounded
+from zerocalc.modules.rank import Rank, Share, rounded, shares
 from zerocalc.results import AtPeak, Communication, Estimate, GpuMemory, HostMemory, Memory, Timing
 from zerocalc.schedule import NETWORK_FABRICS, Schedule, merge
 from zerocalc.spec.base import FieldError, require
@@ -32,14 +32,22 @@ def estimate(job: Job, stage: int | None = None) -> Estimate:
     return estimate_with_assumptions(job, stage)[0]
 
 
-def estimate_with_assumptions(job: Job, stage: int | None = None, holds: Rank | None = None) -> tuple[Estimate, tuple[str, ...]]:
-    """As `estimate`, with the assumptions that its terms rest on, in words. ``holds``: the job's rank, for those who ask about several stages."""
+def estimate_with_assumptions(job: Job, stage: int | None = None, held: list[Share] | None = None) -> tuple[Estimate, tuple[str, ...]]:
+    """As `estimate`, with the assumptions that its terms rest on, in words. ``held``: the job's `shares`, for those who ask about several stages.
+
+    Of a pipeline it is the answer of the stage whose memory is largest, the first of those that need as much.
+    """
     if stage is None:
         if len(job.stages) != 1:
             raise FieldError("zero.stage", f"name one stage of {', '.join(map(str, job.stages))}: an estimate is of one")
         stage = job.stages[0]
+    answers = [_on_rank(own, holds, stage) for own, holds in held or shares(job)]
+    return answers[0] if len(answers) == 1 else max(answers, key=lambda answer: answer[0].memory.gpu.reserved_bytes)
+
+
+def _on_rank(job: Job, holds: Rank, stage: int) -> tuple[Estimate, tuple[str, ...]]:
     behaviour = job.framework.stage(stage)
-    holds = rounded(holds or rank(job), job, behaviour.pads)
+    holds = rounded(holds, job, behaviour.pads)
     ledger = build_ledger(job, holds, behaviour)
     if behaviour.published:
         across = data_parallel(job, holds, stage, behaviour.sync, job.overlaps(stage))
@@ -50,7 +58,8 @@ def estimate_with_assumptions(job: Job, stage: int | None = None, holds: Rank | 
     schedule = merge((across, model_parallel(job, holds)))
     memory = _memory(ledger)
     took = _took(job, holds, ledger, schedule) if job.cluster.gpu is not None else None
-    answer = Estimate(behaviour.name, stage, memory, _communication(job, holds, schedule, stage), took, _fits(job, memory.gpu))
+    sent = _communication(job, holds, schedule, stage)
+    answer = Estimate(behaviour.name, stage, memory, sent, took, _fits(job, memory.gpu), job.parallel.pipeline_stage if job.parallel.pp > 1 else None)
     return answer, ledger.assumptions
 
 

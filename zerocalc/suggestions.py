@@ -49,7 +49,7 @@ class Found:
         stage = () if self.best.stage in asked else (f"--stage {self.best.stage}",)
         gpu = self.best.memory.gpu
         known = "" if self.best.fits else f" on what is known ({', '.join(gpu.unknown)} aside)"
-        even = " on an even share of the pipeline" if self.change.job.parallel.even_share else ""
+        even = " on an even share of the pipeline" if self.change.job.even_share else ""
         return f"{' '.join((*stage, *self.change.flags))}: {display_name(self.best.name)} then fits{even}{known}, in {format_gib(gpu.reserved_bytes)}"
 
 

@@ -68,7 +68,7 @@ FLAGS = (
     Flag("--tp", "parallel.tp", "N", "Tensor-parallel degree (default 1).", MACHINE),
     Flag("--pp", "parallel.pp", "N", "Pipeline-parallel degree (default 1).", MACHINE),
     Flag("--interleave", "parallel.interleave", "N", "Chunks of layers on each pipeline stage (default 1).", MACHINE),
-    Flag("--pipeline-stage", "parallel.pipeline_stage", "N", "Whose memory: 1 is the first stage (default: an even share).", MACHINE),
+    Flag("--pipeline-stage", "parallel.pipeline_stage", "N", "Whose memory: 1 is the first stage (default: the worst one's).", MACHINE),
     Flag("--cp", "parallel.cp", "N", "Context-parallel degree (default 1).", MACHINE),
     Flag("--sequence-parallel", "parallel.sequence_parallel", "", "Split also what tensor parallelism replicates.", MACHINE),
     Flag("--seq", "training.seq", "N", "Sequence length in tokens.", RUN),

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from zerocalc.formulas.formula import ceil_div
 from zerocalc.ledger import record, replaced
-from zerocalc.modules.base import layout
-from zerocalc.modules.layers import Architecture, architecture, pipeline_stage, shapes
+from zerocalc.modules.base import Layout, layout
+from zerocalc.modules.layers import Architecture, architecture, pipeline_stage, shapes, stage_layers
 from zerocalc.modules.padding import WHOLE_MODEL, padded
 from zerocalc.modules.units import Unit, pipeline_split, rounded_up, units
 from zerocalc.spec.base import FieldError
@@ -103,11 +103,43 @@ class Rank:
         return matrix if of == "matrix" else trained - matrix
 
 
+Share: TypeAlias = tuple[Job, Rank]
+"""What one kind of rank holds, and the job that says which pipeline stage it is on."""
+
+
 def rank(job: Job) -> Rank:
-    """The rank that all ranks of an even split are like. Raises `FieldError` where more is trained than there is."""
-    model, parallel = job.model, job.parallel
+    """The rank of a job's pipeline stage, or the rank that all ranks of an even split are like.
+
+    Raises `FieldError` where more is trained than there is.
+    """
+    return _rank(job, *_whole(job))
+
+
+def shares(job: Job) -> list[Share]:
+    """A job's rank, or one for each kind of pipeline stage where it is the worst stage that counts."""
+    run, arch = _whole(job)
+    if arch is None or not job.by_stage:
+        return [(job, _rank(job, run, arch))]
+    parallel = job.parallel
+    layers = stage_layers(arch, parallel.pp, parallel.interleave, job.framework.ends_as_layers)
+    kinds: dict[tuple[bool, bool, tuple[int, ...]], int] = {}
+    for number, own in enumerate(layers, 1):
+        kinds.setdefault((number == 1, number == parallel.pp, own), number)  # later ones that are alike have fewer micro-batches in flight
+    return [(own, _rank(own, run, arch)) for own in [on_stage(job, number) for number in kinds.values()]]
+
+
+def on_stage(job: Job, number: int) -> Job:
+    """The job as one of its pipeline stages sees it, 1 the first."""
+    return job.model_copy(update={"parallel": job.parallel.model_copy(update={"pipeline_stage": number})})
+
+
+def _whole(job: Job) -> tuple[Layout | None, Architecture | None]:
     run = layout(job, job.training.seq) if job.training.seq else None
-    arch = architecture(model, run, job.implementation)
+    return run, architecture(job.model, run, job.implementation)
+
+
+def _rank(job: Job, run: Layout | None, arch: Architecture | None) -> Rank:
+    model, parallel = job.model, job.parallel
     total = arch.parameters if arch is not None else model.params or 0
     extra = adapters_of(model, arch) if model.lora is not None and arch is not None else None
     base = total
@@ -120,7 +152,8 @@ def rank(job: Job) -> Rank:
     split = parallel.tp * stages
     whole = arch
     if arch is not None and parallel.pipeline_stage is not None:
-        arch = pipeline_stage(arch, parallel.pipeline_stage, parallel.pp, parallel.interleave)
+        layers = stage_layers(arch, parallel.pp, parallel.interleave, job.framework.ends_as_layers)
+        arch = pipeline_stage(arch, parallel.pipeline_stage, parallel.pp, layers[parallel.pipeline_stage - 1])
     own = ceil_div(base, split)
     if arch is not None and (parallel.tp > 1 or parallel.pipeline_stage is not None):
         before, groups, after = arch.on_rank(parallel.tp)

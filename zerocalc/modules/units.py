@@ -55,12 +55,11 @@ def units(job: Job, arch: Architecture | None, rank_parameters: int, adapters: A
         layers += _cut("layer", "layer", ceil_div(count * amount, stages), ceil_div(count, stages), ceil_div(adapter, job.parallel.tp))
     ends = (adapters.before, adapters.after) if adapters is not None else (0, 0)
     if job.framework.wraps == "root":
-        return (Unit("root", "root", ceil_div(before + after, stages), 1, adapters=ceil_div(sum(ends), job.parallel.tp * stages)), *layers)
-    return (
-        Unit("embedding", "embedding", ceil_div(before, stages), 1, adapters=ceil_div(ends[0], job.parallel.tp * stages)),
-        *layers,
-        Unit("head", "head", ceil_div(after, stages), 1, adapters=ceil_div(ends[1], job.parallel.tp * stages)),
-    )
+        root = Unit("root", "root", ceil_div(before + after, stages), 1, adapters=ceil_div(sum(ends), job.parallel.tp * stages))
+        return (root, *layers) if root.elements else layers
+    embedding = Unit("embedding", "embedding", ceil_div(before, stages), 1, adapters=ceil_div(ends[0], job.parallel.tp * stages))
+    head = Unit("head", "head", ceil_div(after, stages), 1, adapters=ceil_div(ends[1], job.parallel.tp * stages))
+    return tuple([unit for unit in (embedding, *layers, head) if unit.elements])  # a pipeline stage may have neither
 
 
 def pipeline_split(job: Job) -> int:

@@ -122,7 +122,8 @@ class Framework(Spec):
     """Behaviour that differs between frameworks; ``paper`` is what [ZeRO] describes.
 
     ``wraps``: whether what stands outside the layers is one unit (``root``) or embedding and head are one each (``ends``). ``options``:
-    those of ZeRO's choices that mean something to it, all if none are named.
+    those of ZeRO's choices that mean something to it, all if none are named. ``ends_as_layers``: as how many layers the embedding counts, and the
+    head, when layers are dealt to pipeline stages; ``uneven_stages``: whether layers that do not divide are dealt at all, to the first ones.
     """
 
     name: Annotated[str, Field(min_length=1, max_length=60)]
@@ -133,6 +134,8 @@ class Framework(Spec):
     units_in_flight: Whole
     wraps: Literal["ends", "root"] = "ends"
     options: tuple[str, ...] | None = None
+    ends_as_layers: Annotated[int, Field(ge=0, le=1, strict=True)] = 0
+    uneven_stages: StrictBool = True
     note: Annotated[str, Field(max_length=500)] | None = None
     stages: Annotated[tuple[FrameworkStage, ...], Field(min_length=1, max_length=4)]
 

@@ -83,6 +83,22 @@ class Job(Spec):
         """
         return self.zero.shard_group or self.dp * self.parallel.cp
 
+    @property
+    def by_stage(self) -> bool:
+        """Whether the answer is of the pipeline stage that needs most: an architecture that is trained as a whole, and no stage named."""
+        return self.parallel.pp > 1 and self.parallel.pipeline_stage is None and self._cut_by_stage
+
+    @property
+    def even_share(self) -> bool:
+        """Whether what is told is an even share of a pipeline's stages."""
+        return self.parallel.pp > 1 and self.parallel.pipeline_stage is None and not self._cut_by_stage
+
+    @property
+    def _cut_by_stage(self) -> bool:
+        """Whether it is known what one stage of a pipeline holds."""
+        m = self.model
+        return not m.is_bare and m.lora is None and m.quantised is None and m.trainable is None
+
     def dtype_of(self, word: str) -> str:
         """The dtype that a framework's word stands for: gather, reduce, compute, weights, or a dtype itself."""
         if word == "gather":
@@ -150,12 +166,23 @@ class Job(Spec):
             raise FieldError("parallel.pp", f"{p.pp} stages are more than the {m.layer_count} layers")
         if p.interleave > 1:
             self._check_interleaving()
-        if p.pipeline_stage is not None and (m.is_bare or m.lora is not None or m.quantised is not None):
+        if p.pp > 1 and m.layer_count:
+            self._check_stages_of_pipeline(m.layer_count)
+        if p.pipeline_stage is not None and not self._cut_by_stage:
             raise FieldError(
                 "parallel.pipeline_stage", "needs an architecture that is trained as a whole: no bare count, no adapters, no quantised base"
             )
         if self.training.seq and p.cp > self.training.seq:
             raise FieldError("parallel.cp", f"{p.cp} is more than the {self.training.seq} tokens of a sequence")
+
+    def _check_stages_of_pipeline(self, layers: int) -> None:
+        p, framework = self.parallel, self.framework
+        chunks = p.pp * p.interleave
+        if layers % chunks and not framework.uneven_stages:
+            of = f"stages of {p.interleave} chunks" if p.interleave > 1 else "stages"
+            raise FieldError("parallel.pp", f"{p.pp} {of} do not divide the {layers} layers, and {framework.name} deals out whole shares only")
+        if framework.ends_as_layers and (layers + 2 * framework.ends_as_layers) // chunks <= framework.ends_as_layers:
+            raise FieldError("parallel.pp", f"{framework.name} counts embedding and head as layers: of {layers}, {chunks} would leave a stage none")
 
     def _check_interleaving(self) -> None:
         p, micro_batches, layers = self.parallel, self.training.accumulation, self.model.layer_count
