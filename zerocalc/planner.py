@@ -104,6 +104,12 @@ def _assumed(job: Job, timed: bool) -> list[str]:
         out.append(EVEN_TENSORS)
     if parallel.pp > 1:
         out += _pipeline(job)
+    if job.experts_apart:
+        etp = job.expert_tensor_parallel
+        out.append(
+            f"routed experts are dealt over ep·etp = {parallel.ep}·{etp} ranks, their states sharded over "
+            f"gpus/(pp·ep·etp) = {job.expert_shards}; each sees as many tokens as another"
+        )
     if parallel.cp > 1:
         out += [EVEN_TOKENS, _context_shards(job)]
     published = any(job.framework.stage(stage).published for stage in job.stages)

@@ -69,6 +69,8 @@ FLAGS = (
     Flag("--pp", "parallel.pp", "N", "Pipeline-parallel degree (default 1).", MACHINE),
     Flag("--interleave", "parallel.interleave", "N", "Chunks of layers on each pipeline stage (default 1).", MACHINE),
     Flag("--pipeline-stage", "parallel.pipeline_stage", "N", "Whose memory: 1 is the first stage (default: the worst one's).", MACHINE),
+    Flag("--ep", "parallel.ep", "N", "Expert-parallel degree: ranks that share routed experts (default 1).", MACHINE),
+    Flag("--etp", "parallel.etp", "N", "Ranks that divide each routed expert (default: tp, or the framework's).", MACHINE),
     Flag("--cp", "parallel.cp", "N", "Context-parallel degree (default 1).", MACHINE),
     Flag("--sequence-parallel", "parallel.sequence_parallel", "", "Split also what tensor parallelism replicates.", MACHINE),
     Flag("--seq", "training.seq", "N", "Sequence length in tokens.", RUN),

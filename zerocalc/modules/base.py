@@ -118,6 +118,8 @@ class Layout:
     recompute: str
     recompute_every: int
     recompute_modules: tuple[str, ...]
+    routed: int = 1
+    """What the tokens that a rank's routed experts see are divided by: tp over etp, each expert seeing as many as the others."""
 
 
 def layout(job: Job, seq: int) -> Layout:
@@ -135,6 +137,7 @@ def layout(job: Job, seq: int) -> Layout:
         training.recompute,
         training.recompute_every,
         training.recompute_modules,
+        parallel.tp // job.expert_tensor_parallel,
     )
 
 

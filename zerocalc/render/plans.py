@@ -100,7 +100,10 @@ def _traffic(candidate: Estimate) -> str:
 def header(job: Job, parameters: int) -> list[str]:
     """What was asked, in one line for states and one for the batch where it is known."""
     p, t = job.parallel, job.training
-    degrees = "".join(f", {name} {degree}" for name, degree in (("tp", p.tp), ("pp", p.pp), ("interleave", p.interleave), ("cp", p.cp)) if degree > 1)
+    degrees = "".join(
+        f", {name} {degree}" for name, degree in (("tp", p.tp), ("pp", p.pp), ("interleave", p.interleave), ("cp", p.cp), ("ep", p.ep)) if degree > 1
+    )
+    degrees += f", etp {job.expert_tensor_parallel}" if job.experts_apart and p.tp > 1 else ""
     gpus = f"{job.cluster.gpus:,} GPU{'s' if job.cluster.gpus > 1 else ''}"
     kind = f" {job.cluster.gpu.title}" if job.cluster.gpu else ""
     lines = [f"{describe_model(job, parameters)}, {gpus}{kind}{degrees}, N_d {job.shards:,}"]

@@ -124,6 +124,8 @@ class Framework(Spec):
     ``wraps``: whether what stands outside the layers is one unit (``root``) or embedding and head are one each (``ends``). ``options``:
     those of ZeRO's choices that mean something to it, all if none are named. ``ends_as_layers``: as how many layers the embedding counts, and the
     head, when layers are dealt to pipeline stages; ``uneven_stages``: whether layers that do not divide are dealt at all, to the first ones.
+    ``experts_at``: the stages beside which routed experts can be dealt to ranks of their own; ``experts_divided``: whether those are then divided
+    as tensor parallelism divides the rest, unless told otherwise.
     """
 
     name: Annotated[str, Field(min_length=1, max_length=60)]
@@ -136,6 +138,8 @@ class Framework(Spec):
     options: tuple[str, ...] | None = None
     ends_as_layers: Annotated[int, Field(ge=0, le=1, strict=True)] = 0
     uneven_stages: StrictBool = True
+    experts_at: tuple[Stage, ...] = ()
+    experts_divided: StrictBool = True
     note: Annotated[str, Field(max_length=500)] | None = None
     stages: Annotated[tuple[FrameworkStage, ...], Field(min_length=1, max_length=4)]
 

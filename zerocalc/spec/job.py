@@ -99,6 +99,27 @@ class Job(Spec):
         m = self.model
         return not m.is_bare and m.lora is None and m.quantised is None and m.trainable is None
 
+    @property
+    def expert_tensor_parallel(self) -> int:
+        """Ranks that divide each routed expert."""
+        told, p = self.parallel.etp, self.parallel
+        return told if told is not None else p.tp if p.ep == 1 or self.framework.experts_divided else 1
+
+    @property
+    def experts_apart(self) -> bool:
+        """Whether routed experts are divided over other ranks than the rest of the model."""
+        return self.parallel.ep > 1 or self.expert_tensor_parallel != self.parallel.tp
+
+    @property
+    def expert_ranks(self) -> int:
+        """Ranks that hold all routed experts of a pipeline stage, and the stages of that: what their copies or shards divide the GPUs by."""
+        return self.parallel.pp * self.parallel.ep * self.expert_tensor_parallel
+
+    @property
+    def expert_shards(self) -> int:
+        """The ranks over which gradients of routed experts are reduced and their states sharded."""
+        return self.cluster.gpus // self.expert_ranks
+
     def dtype_of(self, word: str) -> str:
         """The dtype that a framework's word stands for: gather, reduce, compute, weights, or a dtype itself."""
         if word == "gather":
@@ -122,7 +143,8 @@ class Job(Spec):
     @property
     def stages(self) -> tuple[int, ...]:
         """The stages asked for: all that the framework has unless some were named."""
-        return self.zero.stage or tuple(stage.stage for stage in self.framework.stages)
+        every = tuple(stage.stage for stage in self.framework.stages)
+        return self.zero.stage or (tuple(s for s in every if s in self.framework.experts_at) if self.experts_apart else every)
 
     @property
     def reduce_dtype(self) -> str:
@@ -172,8 +194,37 @@ class Job(Spec):
             raise FieldError(
                 "parallel.pipeline_stage", "needs an architecture that is trained as a whole: no bare count, no adapters, no quantised base"
             )
+        if p.ep > 1 or p.etp is not None:
+            self._check_experts()
         if self.training.seq and p.cp > self.training.seq:
             raise FieldError("parallel.cp", f"{p.cp} is more than the {self.training.seq} tokens of a sequence")
+
+    def _check_experts(self) -> None:
+        p, m, gpus, framework = self.parallel, self.model, self.cluster.gpus, self.framework
+        name = "parallel.ep" if p.ep > 1 else "parallel.etp"
+        if not m.expert_counts or not self._cut_by_stage:
+            raise FieldError(name, "divides routed experts: it needs an architecture that has some and is trained as a whole")
+        if not self.experts_apart:
+            return
+        if not framework.experts_at:
+            raise FieldError(name, f"{framework.name} does not deal experts to ranks of their own")
+        for stage in self.stages:
+            if framework.stage(stage).stage not in framework.experts_at:
+                at = ", ".join(map(str, framework.experts_at))
+                raise FieldError("zero.stage", f"{framework.name} deals experts to ranks of their own at stages {at}, not at {stage}")
+        for experts in m.expert_counts:
+            if experts % p.ep:
+                raise FieldError("parallel.ep", f"{p.ep} does not divide the {experts} experts")
+        etp = self.expert_tensor_parallel
+        if gpus % self.expert_ranks:
+            raise FieldError(name, f"pp·ep·etp = {p.pp}·{p.ep}·{etp} = {self.expert_ranks} does not divide the {gpus} GPUs")
+        if p.tp > 1 and not p.sequence_parallel:
+            raise FieldError(name, "beside tensor parallelism needs sequence_parallel: its ranks would route the same tokens")
+        if p.tp % etp:
+            raise FieldError("parallel.etp", f"{etp} does not divide tp = {p.tp}")
+        z = self.zero
+        if z.shard_group or z.secondary_group or z.quantised_gradients or z.gather == "broadcast":
+            raise FieldError(name, "is not counted beside hybrid sharding, quantised gradients or broadcast blocks")
 
     def _check_stages_of_pipeline(self, layers: int) -> None:
         p, framework = self.parallel, self.framework

@@ -18,7 +18,7 @@ class DataParallel:
         cluster = job.cluster
         self.zero, self.rank, self.stage, self.reductions = job.zero, rank, stage, reductions
         self.overlapped = overlapped
-        self.link = Link("dp", rank.shards, "node" if cluster.gpus <= cluster.gpus_per_node else "network", SOURCES[stage])
+        self.link = Link(rank.group, rank.shards, "node" if cluster.gpus <= cluster.gpus_per_node else "network", SOURCES[stage])
         self.reduce_dtype = job.reduce_dtype
         self.reduce_size = DTYPE_BYTES[self.reduce_dtype]
 

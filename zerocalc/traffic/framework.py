@@ -37,7 +37,7 @@ def framework_traffic(job: Job, rank: Rank, behaviour: FrameworkStage) -> list[C
             elif move.by == "window" and (known := windowed(job, rank)) is not None:
                 out += _windowed(job, rank, behaviour, move, known)
             else:
-                link = Link("dp", ranks, _fabric(job, move), job.framework.source)
+                link = Link(rank.group, ranks, _fabric(job, move), job.framework.source)
                 out += _calls(job, rank, behaviour, move, link, _parts(job, rank, behaviour, move), _repeats(job, behaviour, move))
     return out
 

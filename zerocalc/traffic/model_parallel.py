@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from zerocalc.formulas.formula import ceil_div
+from zerocalc.modules.layers import Architecture
 from zerocalc.modules.rank import Rank
 from zerocalc.modules.units import pipeline_split
 from zerocalc.schedule import HOST_TRAFFIC, Collective, Fabric, Link, Op, Phase, collective
@@ -21,25 +22,36 @@ def model_parallel(job: Job, rank: Rank) -> list[Collective]:
     if rank.arch is None or not rank.arch.saves:
         return []
     parallel = job.parallel
-    if parallel.tp == parallel.pp == 1:
+    if parallel.tp == parallel.pp == 1 and not job.experts_apart:
         return []  # P_a needs tensor parallelism too
     calls = _Calls(job, rank.tokens * rank.arch.hidden, ceil_div(rank.arch.layers, pipeline_split(job)))
-    return calls.tensor_parallel() + calls.partitioned_activations() + calls.pipeline_parallel()
+    out = calls.tensor_parallel(rank.arch) + calls.partitioned_activations() + calls.pipeline_parallel()
+    if not job.experts_apart:
+        return out
+    from zerocalc.traffic.experts import expert_parallel  # most models have no routed experts
+
+    return out + expert_parallel(job, rank.arch, rank.tokens)
 
 
 def unknown_traffic(job: Job, rank: Rank) -> tuple[str, ...]:
     """What is sent and not in the schedule: all that depends on activations while those are unknown, and what context-parallel ranks send."""
     parallel = job.parallel
-    if job.model_parallel == 1:
+    if job.model_parallel == 1 and not job.experts_apart:
         return ()
     known = rank.arch is not None and rank.arch.saves
     missing = {
         "tensor-parallel traffic": parallel.tp > 1 and not known,
         "pipeline-parallel traffic": parallel.pp > 1 and not known,
         "context-parallel traffic": parallel.cp > 1,
+        "expert-parallel traffic": job.experts_apart and not known,
         HOST_TRAFFIC: job.zero.cpu_checkpointing and not known,
     }
     return tuple([name for name, is_missing in missing.items() if is_missing])
+
+
+def near(job: Job, gpus: int) -> Fabric:
+    """What joins neighbouring GPUs, so many of them."""
+    return "node" if gpus <= job.cluster.gpus_per_node else "network"
 
 
 class _Calls:
@@ -51,15 +63,20 @@ class _Calls:
         self.tensor_bytes = elements * DTYPE_BYTES[self.dtype]
         self.tp = job.parallel.tp
 
-    def tensor_parallel(self) -> list[Collective]:
+    def tensor_parallel(self, arch: Architecture) -> list[Collective]:
+        """All-reduces after attention and after the MLP; experts on ranks of their own are none of the latter."""
         if self.tp == 1:
             return []
         ops: tuple[Op, ...] = ("all_gather", "reduce_scatter") if self.job.parallel.sequence_parallel else ("all_reduce",)
         passes: list[tuple[Phase, str]] = [("forward", "activations"), ("backward", "activation gradients")]
         if self.job.training.recompute == "full":
             passes.append(("backward", "recomputed activations"))
-        link = Link("tp", self.tp, self._fabric(self.tp), TENSOR_PARALLEL_SOURCE)
+        link = Link("tp", self.tp, near(self.job, self.tp), TENSOR_PARALLEL_SOURCE)
         count = SYNCS_PER_PASS * self.layer_calls
+        if self.job.experts_apart:
+            from zerocalc.modules.experts import moe_layers  # as above
+
+            count -= self.micro_batches * sum([layers for layers, _ in moe_layers(arch)])
         out = [collective(link, phase, op, what, self.dtype, self.tensor_bytes, count) for phase, what in passes for op in ops]
         if self.job.parallel.sequence_parallel:
             # Only a rank's part of the inputs of attention and MLP is kept, so that backward gathers them once more.
@@ -70,7 +87,7 @@ class _Calls:
         zero = self.job.zero
         if not zero.partition_activations:
             return []
-        link = Link("tp", self.tp, self._fabric(self.tp), PARTITIONED_SOURCE)
+        link = Link("tp", self.tp, near(self.job, self.tp), PARTITIONED_SOURCE)
         out = [collective(link, "backward", "all_gather", "checkpoints", self.dtype, self.tensor_bytes, self.layer_calls)]
         if zero.cpu_checkpointing:
             part = ceil_div(self.tensor_bytes, self.tp)
@@ -86,10 +103,6 @@ class _Calls:
         if pp == 1:
             return []
         part = ceil_div(self.tensor_bytes, self.tp if self.job.parallel.sequence_parallel else 1)
-        link = Link("pp", pp, self._fabric(self.job.cluster.gpus), "[Meg] §3.2")
+        link = Link("pp", pp, near(self.job, self.job.cluster.gpus), "[Meg] §3.2")
         count = self.micro_batches * self.job.parallel.interleave
         return [collective(link, phase, "send_recv", what, self.dtype, part, count) for phase, what in BOUNDARY]
-
-    def _fabric(self, gpus: int) -> Fabric:
-        """What joins neighbouring GPUs, so many of them."""
-        return "node" if gpus <= self.job.cluster.gpus_per_node else "network"

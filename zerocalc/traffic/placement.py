@@ -23,6 +23,7 @@ class Placed:
 def placed(job: Job, entry: Collective) -> Placed:
     """A collective by the order of ranks: tensor-parallel ones innermost, then context-, data- and pipeline-parallel ones.
 
+    Of those that share experts the ranks that divide one lie innermost, then those that hold others, then those that hold the same ones.
     A ring over several nodes leaves each of them once: of what a group sends, one part in so many as it has members in a node crosses.
     """
     if entry.fabric not in NETWORK_FABRICS:
@@ -47,6 +48,9 @@ def _spacing(job: Job, entry: Collective) -> int:
     p = job.parallel
     if entry.group == "tp":
         return 1
+    if entry.group in ("ep", "etp", "edp"):
+        etp = job.expert_tensor_parallel
+        return {"etp": 1, "ep": etp, "edp": etp * p.ep}[entry.group]
     if entry.group == "pp":
         return p.tp * p.cp * job.dp
     return p.tp if entry.ranks == job.shards else p.tp * job.shards  # the copies of shards lie further apart
