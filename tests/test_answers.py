@@ -113,7 +113,7 @@ UNKNOWN_TRAFFIC: list[tuple[str, list[str], int]] = [
     ("--params 1B --gpus 8 --tp 2 --pp 2", ["tensor-parallel traffic", "pipeline-parallel traffic"], 500_000_000),
     ("--model gpt2 --gpus 8 --tp 4", ["tensor-parallel traffic"], 63_484_800),
     ("--params 1B --gpus 8 --cp 8", ["context-parallel traffic"], 3_500_000_000),
-    ("--model gpt2 --gpus 8 --cp 8 --seq 1024", ["context-parallel traffic"], 435_539_328),
+    ("--model gpt2 --gpus 8 --cp 8", ["context-parallel traffic"], 435_539_328),
     ("--params 1B --gpus 8 --tp 8 --recompute full --pa --pa-cpu", ["tensor-parallel traffic", "host traffic"], 0),
     ("--model gpt2 --gpus 8 --tp 4 --seq 1024", [], -1),
     ("--params 1B --gpus 8", [], -1),

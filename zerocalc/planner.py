@@ -208,8 +208,6 @@ def _notes(job: Job, candidates: list[Estimate]) -> list[str]:
         notes.append("what fits is unknown: --gpu h100-80g or --gpu-memory 80GiB says what there is")
     if job.cluster.gpu is not None and job.training.seq and not job.model.is_bare and all(c.time is None for c in candidates):
         notes.append(_time_needs(job))
-    if job.parallel.cp > 1:
-        notes.append("the keys and values that context-parallel ranks send each other are not counted")
     if job.parallel.tp * job.parallel.pp > 1 and "activations" in unknown:
         notes.append("what tensor and pipeline parallelism send is unknown too, and not in the traffic")
     if job.even_share:

@@ -64,6 +64,8 @@ class Module:
     experts: int = 1
     transposed: bool = False
     """Whether its matrices are kept as (inputs, outputs)."""
+    attends: tuple[int, int, int, int] = (0, 0, 0, 0)
+    """Of attention: heads, key-value heads, numbers of a key and of a value of each; zeros where it is none."""
     unquantised: tuple[str, ...] = ()
     """Weights of linear layers that quantisers leave as they are."""
 

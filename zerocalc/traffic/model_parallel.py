@@ -13,6 +13,7 @@ from zerocalc.spec.recipe import DTYPE_BYTES
 BOUNDARY: tuple[tuple[Phase, str], ...] = (("forward", "activations to the next stage"), ("backward", "gradients to the stage before"))
 PARTITIONED_SOURCE = "[ZeRO] §8"
 TENSOR_PARALLEL_SOURCE = "[ZeRO] §8; [SP] §4.2.2"
+TIED_SOURCE = "[Meg]'s code: megatron-core 0.16.1, distributed/finalize_model_grads.py"
 SYNCS_PER_PASS = 2
 """[ZeRO] §8: one all-reduce after attention and one after the MLP in forward, the same in backward, and in a recomputed forward."""
 
@@ -22,15 +23,23 @@ def model_parallel(job: Job, rank: Rank) -> list[Collective]:
     if rank.arch is None or not rank.arch.saves:
         return []
     parallel = job.parallel
-    if parallel.tp == parallel.pp == 1 and not job.experts_apart:
+    if job.model_parallel == 1 and not job.experts_apart:
         return []  # P_a needs tensor parallelism too
     calls = _Calls(job, rank.tokens * rank.arch.hidden, ceil_div(rank.arch.layers, pipeline_split(job)))
-    out = calls.tensor_parallel(rank.arch) + calls.partitioned_activations() + calls.pipeline_parallel()
-    if not job.experts_apart:
-        return out
-    from zerocalc.traffic.experts import expert_parallel  # most models have no routed experts
+    out = calls.tensor_parallel(rank.arch) + calls.partitioned_activations() + calls.pipeline_parallel() + calls.tied_embedding(rank.whole)
+    if parallel.tp > 1:
+        from zerocalc.traffic.ends import ends  # as below
 
-    return out + expert_parallel(job, rank.arch, rank.tokens)
+        out += ends(job, rank)
+    if parallel.cp > 1:
+        from zerocalc.traffic.context import context_parallel  # most jobs have none
+
+        out += context_parallel(job, rank.arch, rank.tokens)
+    if job.experts_apart:
+        from zerocalc.traffic.experts import expert_parallel  # as above
+
+        out += expert_parallel(job, rank.arch, rank.tokens)
+    return out
 
 
 def unknown_traffic(job: Job, rank: Rank) -> tuple[str, ...]:
@@ -42,11 +51,17 @@ def unknown_traffic(job: Job, rank: Rank) -> tuple[str, ...]:
     missing = {
         "tensor-parallel traffic": parallel.tp > 1 and not known,
         "pipeline-parallel traffic": parallel.pp > 1 and not known,
-        "context-parallel traffic": parallel.cp > 1,
+        "context-parallel traffic": parallel.cp > 1 and not (known and _attends(rank)),
         "expert-parallel traffic": job.experts_apart and not known,
         HOST_TRAFFIC: job.zero.cpu_checkpointing and not known,
     }
     return tuple([name for name, is_missing in missing.items() if is_missing])
+
+
+def _attends(rank: Rank) -> bool:
+    from zerocalc.traffic.context import attends  # as above
+
+    return rank.arch is not None and attends(rank.arch)
 
 
 def near(job: Job, gpus: int) -> Fabric:
@@ -99,10 +114,26 @@ class _Calls:
         return out
 
     def pipeline_parallel(self) -> list[Collective]:
-        pp = self.job.parallel.pp
-        if pp == 1:
+        """What goes to the next stage and back: of the model's last chunk of layers nothing goes on, of its first nothing back."""
+        parallel = self.job.parallel
+        if parallel.pp == 1:
             return []
-        part = ceil_div(self.tensor_bytes, self.tp if self.job.parallel.sequence_parallel else 1)
-        link = Link("pp", pp, near(self.job, self.job.cluster.gpus), "[Meg] §3.2")
-        count = self.micro_batches * self.job.parallel.interleave
-        return [collective(link, phase, "send_recv", what, self.dtype, part, count) for phase, what in BOUNDARY]
+        part = ceil_div(self.tensor_bytes, self.tp if parallel.sequence_parallel else 1)
+        link = Link("pp", parallel.pp, near(self.job, self.job.cluster.gpus), "[Meg] §3.2")
+        ends: dict[Phase, int] = {"forward": parallel.pp, "backward": 1}
+        out = []
+        for phase, what in BOUNDARY:
+            count = self.micro_batches * (parallel.interleave - (parallel.pipeline_stage == ends[phase]))
+            if count:
+                out.append(collective(link, phase, "send_recv", what, self.dtype, part, count))
+        return out
+
+    def tied_embedding(self, whole: Architecture | None) -> list[Collective]:
+        """The first and the last stage have a copy of a tied embedding each, whose gradients they add up."""
+        parallel = self.job.parallel
+        if whole is None or not whole.tied or parallel.pp == 1 or parallel.pipeline_stage not in (1, parallel.pp):
+            return []
+        dtype = self.job.reduce_dtype
+        size = ceil_div(whole.vocab, parallel.tp) * whole.hidden * DTYPE_BYTES[dtype]
+        link = Link("pp", 2, near(self.job, self.job.cluster.gpus), TIED_SOURCE)
+        return [collective(link, "backward", "all_reduce", "tied embedding's gradients", dtype, size, 1)]

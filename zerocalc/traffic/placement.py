@@ -29,7 +29,7 @@ def placed(job: Job, entry: Collective) -> Placed:
     if entry.fabric not in NETWORK_FABRICS:
         return Placed(entry, 1, 0, 0)
     members = _members(job, entry)
-    if entry.op in POINT_TO_POINT:
+    if entry.op in POINT_TO_POINT and entry.group != "cp":  # those send along a ring
         crosses = _spacing(job, entry) >= job.cluster.gpus_per_node
         return Placed(entry, members, 0 if crosses else entry.sent_bytes, entry.sent_bytes if crosses else 0)
     if members >= entry.ranks:
@@ -48,9 +48,11 @@ def _spacing(job: Job, entry: Collective) -> int:
     p = job.parallel
     if entry.group == "tp":
         return 1
+    if entry.group == "cp":
+        return p.tp
     if entry.group in ("ep", "etp", "edp"):
         etp = job.expert_tensor_parallel
         return {"etp": 1, "ep": etp, "edp": etp * p.ep}[entry.group]
     if entry.group == "pp":
-        return p.tp * p.cp * job.dp
+        return p.tp * p.cp * job.dp * (p.pp - 1 if entry.op == "all_reduce" else 1)  # the first and the last stage
     return p.tp if entry.ranks == job.shards else p.tp * job.shards  # the copies of shards lie further apart
