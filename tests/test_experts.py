@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.running import refused, run
 from zerocalc.document import plain
 from zerocalc.estimator import estimate
 from zerocalc.ledger import STATE_KINDS
@@ -133,3 +134,14 @@ def test_models_without_experts_have_none_to_deal() -> None:
     for model in ({"params": "1B"}, "llama-3-8b", {"layers": 2, "hidden": 64, "heads": 2}):
         with pytest.raises(ValueError, match="needs an architecture that has some"):
             Job.model_validate({"model": model, "cluster": {"gpus": 8}, "parallel": {"ep": 2}})
+
+
+def test_configurations_say_over_how_many_ranks_experts_are_dealt() -> None:
+    line = "export --model mixtral-8x7b --gpus 64 --tp 2 --sequence-parallel --seq 4096 --ep 4 --to"
+    megatron = run(*line.split(), "megatron", "--etp", "1", "--stage", "1").out
+    assert "--expert-model-parallel-size 4\n--expert-tensor-parallel-size 1\n" in megatron
+    titan = run(*line.split(), "torchtitan", "--stage", "3").out
+    assert "expert_parallel_degree = 4\nexpert_tensor_parallel_degree = 1\n" in titan
+    assert refused(run(*line.replace("--tp 2 --sequence-parallel ", "").split(), "deepspeed", "--stage", "2")).startswith(
+        "error: --ep: 4: deepspeed's"
+    )
