@@ -107,7 +107,7 @@ def tables(
     training = draw(trainings(with_seq))
     tp = draw(st.sampled_from([t for t in (1, 2, 4) if is_bare or model["heads"] % t == 0])) if parallel else 1
     pp = draw(st.integers(1, min(4, model.get("layers", 4)))) if parallel else 1
-    cp = draw(st.sampled_from([1, 1, 2])) if parallel and shards is None else 1
+    cp = draw(st.sampled_from([1, 1, 2])) if parallel and shards is None and training.get("seq", 1) % 2 == 0 else 1
     own_dp = draw(st.one_of(st.integers(1, 8), st.integers(1, 2000))) if shards is None else shards
     zero = draw(zeros())
     degrees: Table = {"tp": tp, "pp": pp, "cp": cp}

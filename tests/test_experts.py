@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -145,3 +146,22 @@ def test_configurations_say_over_how_many_ranks_experts_are_dealt() -> None:
     assert refused(run(*line.replace("--tp 2 --sequence-parallel ", "").split(), "deepspeed", "--stage", "2")).startswith(
         "error: --ep: 4: deepspeed's"
     )
+
+
+@pytest.mark.parametrize(
+    "more", ["--ep 8", "--ep 4 --tp 2 --sequence-parallel", "--ep 8 --framework megatron --pp 2", "--etp 1 --tp 2 --sequence-parallel"]
+)
+def test_what_does_not_fit_gets_suggestions_that_can_be(more: str) -> None:
+    line = "plan --model mixtral-8x7b --seq 4096 --micro-batch 4 --gpu a100-40g"
+    ran = run(*f"{line} --gpus 16 {more} --json".split())
+    assert ran.status == 0, ran.err
+    document = json.loads(ran.out)
+    assert document["verdict"] == "does_not_fit"
+    for text in document["suggestions"]:
+        flags, _, _ = text.partition(":")
+        again = run(
+            *f"{line} {'' if '--gpus' in flags else '--gpus 16'} {more} {flags}".replace(
+                "--micro-batch 4", "" if "--micro-batch" in flags else "--micro-batch 4"
+            ).split()
+        )
+        assert again.status == 0, again.err

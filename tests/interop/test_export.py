@@ -51,8 +51,8 @@ def written_jobs(draw: st.DrawFn, framework: str, target: str) -> tuple[Table, i
         "recompute": draw(st.sampled_from(["none", "full"])),
         "attention": draw(st.sampled_from(["flash", "eager"])),
     }
-    if target == "torchtitan" or draw(st.booleans()):
-        training["seq"] = draw(st.integers(8, 512))
+    if target == "torchtitan" or cp > 1 or draw(st.booleans()):
+        training["seq"] = cp * draw(st.integers(8, 512))
     zero: Table = {"stage": [stage]}
     if framework == "deepspeed":
         zero["reduce_dtype"] = draw(st.sampled_from([None, "fp32", "bf16"]))

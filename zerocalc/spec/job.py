@@ -196,8 +196,17 @@ class Job(Spec):
             )
         if p.ep > 1 or p.etp is not None:
             self._check_experts()
-        if self.training.seq and p.cp > self.training.seq:
-            raise FieldError("parallel.cp", f"{p.cp} is more than the {self.training.seq} tokens of a sequence")
+        if p.cp > 1:
+            self._check_sequence(p.cp)
+
+    def _check_sequence(self, parts: int) -> None:
+        seq = self.training.seq
+        if not seq:
+            raise FieldError("parallel.cp", f"{parts} splits sequences: say how long they are (training.seq)")
+        if parts > seq:
+            raise FieldError("parallel.cp", f"{parts} is more than the {seq} tokens of a sequence")
+        if seq % parts:
+            raise FieldError("parallel.cp", f"{parts} does not divide the {seq} tokens of a sequence")
 
     def _check_experts(self) -> None:
         p, m, gpus, framework = self.parallel, self.model, self.cluster.gpus, self.framework
