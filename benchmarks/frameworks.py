@@ -77,7 +77,6 @@ LEFT_OUT: dict[str, list[str]] = {
     ],
     "torchtitan": ["Clipping and metrics: all-reduces of a few bytes."],
     "megatron": [
-        "Pipeline parallelism's ends: what the first and last stages hold beyond an even share.",
         "Transformer Engine's and Apex's buffers: only the local specification was recorded.",
     ],
     "torch-ddp": ["Buffers (batch norms): broadcast before each synced forward, as many bytes as they have.", "The first step uses one bucket."],

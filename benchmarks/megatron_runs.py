@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from run_rows import GIB, Prediction, Row, UnstatedError, peak
 
+from zerocalc import presets
 from zerocalc.estimator import estimate
 from zerocalc.spec.job import Job
 
@@ -23,7 +24,7 @@ LEFT_OUT = {
     "mla": "latent attention", "modelopt": "quantisation-aware training", "frozen": "frozen parts that are not named",
     "uneven": "uneven stages that are not stated", "grpo": "reinforcement learning", "deepseek_proxy": "latent attention",
     "defer_embedding_wgrad": "the head's weight gradient is deferred over micro-batches",
-    "account_for_embedding": "stages that count embedding and loss as layers", "experts": "experts over ranks of their own",
+    "account_for_embedding": "stages that count embedding and loss as layers", "muon": "Muon",
     "fp8": "8-bit linear layers", "mfsdp": "Megatron-FSDP",
 }  # fmt: skip
 """Words in a test's name, or columns, and why the row is left out."""
@@ -66,11 +67,15 @@ def transformer_engine(row: Row) -> bool:
     return bool(row.get("impl", "transformer_engine") == "transformer_engine") and "local_spec" not in row["test"]
 
 
-def implementation(row: Row) -> str:
-    """Whose layers: Transformer Engine's, with weight gradients added by its kernels or after them, or Megatron-LM's own."""
+def implementation(row: Row) -> str | Row:
+    """Whose layers: Transformer Engine's, with weight gradients added by its kernels or after them, or Megatron-LM's own.
+
+    Experts run one after the other unless their products are grouped.
+    """
     if not transformer_engine(row):
         return "megatron"
-    return "megatron-te-added" if row.get("no_grad_fusion") else "megatron-te"
+    name = "megatron-te-added" if row.get("no_grad_fusion") else "megatron-te"
+    return {**presets.load("implementations", name), "grouped_workspaces": 0} if row.get("experts") and not row.get("grouped_gemm") else name
 
 
 def training(row: Row, dp: int) -> Row:
@@ -89,6 +94,8 @@ def parallel(row: Row) -> Row:
     """The degrees, and the last pipeline stage."""
     tp, pp = row["tp"], row["pp"]
     out: Row = {"tp": tp, "pp": pp, "cp": row["cp"], "sequence_parallel": bool(row.get("sp")) and tp > 1}
+    if row.get("experts"):
+        out |= {"ep": row["ep"], "etp": row.get("etp", tp)}
     if pp > 1:
         out["pipeline_stage"] = pp
         if row.get("layers_per_vp"):
@@ -134,7 +141,8 @@ def megatron_stack(row: Row) -> Row:
     }  # fmt: skip
     layer = [
         {"type": "norm", "name": "attention norm", "values": norm}, {"type": "attention", "name": "attention", "values": attention},
-        {"type": "norm", "name": "mlp norm", "values": norm}, {"type": "mlp", "name": "mlp", "values": mlp},
+        {"type": "norm", "name": "mlp norm", "values": norm},
+        routed(row, mlp) if row.get("experts") else {"type": "mlp", "name": "mlp", "values": mlp},
     ]  # fmt: skip
     before = {"vocab": vocab, "dim": hidden, "positions": 0 if rope else row["seq"], "dropout": dropout, "rotary_dim": head_dim if rope else 0}
     after = [
@@ -149,6 +157,17 @@ def megatron_stack(row: Row) -> Row:
         "activations": True, "before": embedding,
         "groups": [{"count": row["layers"], "modules": layer}], "after": after,
     }  # fmt: skip
+
+
+def routed(row: Row, mlp: Row) -> Row:
+    """The routed experts of every layer, each with tensors of its own, and shared ones."""
+    if row.get("moe_layer_freq"):
+        raise UnstatedError("layers without experts among others")
+    values = {
+        **{key: mlp[key] for key in ("hidden", "gated", "bias", "activation")}, "experts": row["experts"], "top_k": row["topk"],
+        "ffn": row.get("moe_ffn") or mlp["ffn"], "layout": "each", "shared_ffn": row.get("shared_ffn", 0), "scores": "compute",
+    }  # fmt: skip
+    return {"type": "moe", "name": "experts", "values": values}
 
 
 def bert_heads(hidden: int) -> dict[str, tuple[int, ...]]:

@@ -33,6 +33,8 @@ missing:
 - Older releases (`lts`) of Megatron-LM's fused cross-entropy hold a further fp32 copy; some GB200 readings were made by a PyTorch whose cuBLAS
   workspaces are Ampere's.
 - 8-bit products are predicted as 16-bit ones.
+- Experts: every rank is taken to receive as many tokens as it sends; dispatchers other than the all-to-all (`ep8`: all-gather), and all-to-alls that
+  run beside another micro-batch's computing (`a2a_ovlp`), are not modelled.
 """
 
 

@@ -97,17 +97,22 @@ def zeros(draw: st.DrawFn) -> Table:
 
 
 @st.composite
-def tables(draw: st.DrawFn, *, bare: bool | None = None, with_seq: bool | None = None, parallel: bool = True, shards: int | None = None) -> Table:
-    """A valid job as the table that `Job.model_validate` takes."""
+def tables(
+    draw: st.DrawFn, *, bare: bool | None = None, with_seq: bool | None = None, parallel: bool = True, shards: int | None = None,
+    by_stage: bool = False,
+) -> Table:  # fmt: skip
+    """A valid job as the table that `Job.model_validate` takes: of one pipeline stage where those differ, or perhaps of the worst, ``by_stage``."""
     is_bare = draw(st.booleans()) if bare is None else bare
     model = draw(bare_models()) if is_bare else draw(architectures())
     training = draw(trainings(with_seq))
     tp = draw(st.sampled_from([t for t in (1, 2, 4) if is_bare or model["heads"] % t == 0])) if parallel else 1
     pp = draw(st.integers(1, min(4, model.get("layers", 4)))) if parallel else 1
-    cp = draw(st.sampled_from([1, 1, 2])) if parallel and shards is None else 1
+    cp = draw(st.sampled_from([1, 1, 2])) if parallel and shards is None and training.get("seq", 1) % 2 == 0 else 1
     own_dp = draw(st.one_of(st.integers(1, 8), st.integers(1, 2000))) if shards is None else shards
     zero = draw(zeros())
     degrees: Table = {"tp": tp, "pp": pp, "cp": cp}
+    if pp > 1 and not is_bare and "trainable" not in model and not (by_stage and draw(st.booleans())):
+        degrees["pipeline_stage"] = draw(st.integers(1, pp))
     if tp > 1 and training["recompute"] == "full" and draw(st.booleans()):
         zero["partition_activations"] = True
         zero["cpu_checkpointing"] = draw(st.booleans())
@@ -128,6 +133,8 @@ def tables(draw: st.DrawFn, *, bare: bool | None = None, with_seq: bool | None =
     return {"model": model, "cluster": cluster, "recipe": recipe, "training": training, "parallel": degrees, "zero": zero}
 
 
-def jobs(*, bare: bool | None = None, with_seq: bool | None = None, parallel: bool = True, shards: int | None = None) -> st.SearchStrategy[Job]:
+def jobs(
+    *, bare: bool | None = None, with_seq: bool | None = None, parallel: bool = True, shards: int | None = None, by_stage: bool = False
+) -> st.SearchStrategy[Job]:
     """Valid jobs."""
-    return tables(bare=bare, with_seq=with_seq, parallel=parallel, shards=shards).map(Job.model_validate)
+    return tables(bare=bare, with_seq=with_seq, parallel=parallel, shards=shards, by_stage=by_stage).map(Job.model_validate)

@@ -112,8 +112,7 @@ UNKNOWN_TRAFFIC: list[tuple[str, list[str], int]] = [
     ("--params 1B --gpus 8 --pp 8", ["pipeline-parallel traffic"], 0),
     ("--params 1B --gpus 8 --tp 2 --pp 2", ["tensor-parallel traffic", "pipeline-parallel traffic"], 500_000_000),
     ("--model gpt2 --gpus 8 --tp 4", ["tensor-parallel traffic"], 63_484_800),
-    ("--params 1B --gpus 8 --cp 8", ["context-parallel traffic"], 3_500_000_000),
-    ("--model gpt2 --gpus 8 --cp 8 --seq 1024", ["context-parallel traffic"], 435_539_328),
+    ("--params 1B --gpus 8 --cp 8 --seq 1024", ["context-parallel traffic"], 3_500_000_000),
     ("--params 1B --gpus 8 --tp 8 --recompute full --pa --pa-cpu", ["tensor-parallel traffic", "host traffic"], 0),
     ("--model gpt2 --gpus 8 --tp 4 --seq 1024", [], -1),
     ("--params 1B --gpus 8", [], -1),
@@ -203,7 +202,11 @@ def sentences(line: str) -> str:
     [
         ("--params 1B --gpus 1", ["The one GPU updates all parameters"], ["every GPU sees"]),
         ("--params 1B --gpus 8", ["every GPU sees other data", "Every GPU updates all parameters from"], ["The one GPU", "tokens"]),
-        ("--params 1B --gpus 8 --cp 8", ["context-parallel ranks other tokens", "1/8 of the"], ["The one GPU", "see other data", "Of its"]),
+        (
+            "--params 1B --gpus 8 --cp 8 --seq 1024",
+            ["context-parallel ranks other tokens", "1/8 of the"],
+            ["The one GPU", "see other data", "Of its"],
+        ),
         ("--params 1B --gpus 8 --tp 8", ["tensor-parallel ranks the same tokens", "which no other GPU holds"], ["The one GPU", "see other data"]),
         ("--params 1B --gpus 8 --pp 8", ["pipeline stages the same tokens", "which no other GPU holds"], ["The one GPU", "see other data"]),
         ("--params 1B --gpus 8 --tp 4", ["data-parallel ranks see other data", "1/4 of the model"], ["every GPU sees", "no other GPU"]),
@@ -219,18 +222,32 @@ def test_context_parallel_ranks_share_states_and_gradients() -> None:
     def candidates(line: str) -> Any:
         return json.loads(run_line(f"plan --params 8B --gpus 64 {line} --json").out)["candidates"]
 
-    for with_cp, without in zip(candidates("--cp 8"), candidates(""), strict=True):
+    for with_cp, without in zip(candidates("--cp 8 --seq 1024"), candidates(""), strict=True):
         assert with_cp["memory"]["gpu"]["states_bytes"] == without["memory"]["gpu"]["states_bytes"]
         for key in ("volume_params", "ratio_to_dp", "sent_bytes_per_gpu"):
             assert with_cp["communication"][key] == without["communication"][key]
-    assumed = json.loads(run_line("plan --params 8B --gpus 64 --cp 8 --json").out)["assumptions"]
+    assumed = json.loads(run_line("plan --params 8B --gpus 64 --cp 8 --seq 1024 --json").out)["assumptions"]
     assert any("dp·cp = 8·8 = 64 ranks" in line for line in assumed)
 
 
-def test_pipeline_stages_are_said_to_be_even() -> None:
-    ran = run_line("plan --model llama-3-8b --gpus 30 --pp 5 --seq 4096 --gpu h200")
+def test_what_is_told_of_a_pipeline_is_its_worst_stage() -> None:
+    line = "plan --model llama-3-8b --gpus 30 --pp 5 --seq 4096 --gpu h200"
+    text = " ".join(run_line(line).out.split())
+    assert "even" not in text
+    assert "memory and traffic are those of the pipeline stage that needs most memory" in text
+    assert "32 layers dealt to pipeline stages as 2 × 7, 3 × 6" in text
+    worst = json.loads(run_line(f"{line} --json").out)["candidates"][0]
+    assert worst["pipeline_stage"] == 1
+    # 7 layers of 218,112,000 and the embedding of 128,256 by 4,096
+    assert worst["memory"]["gpu"]["states_bytes"] == 16 * (7 * 218_112_000 + 128_256 * 4096)
+
+
+@pytest.mark.parametrize("more", ["--params 8B", "--model llama-3-8b --lora-rank 16"])
+def test_pipeline_stages_that_are_not_known_are_said_to_be_even(more: str) -> None:
+    ran = run_line(f"plan {more} --gpus 30 --pp 5 --seq 4096 --gpu h200")
     text = " ".join(ran.out.split())
-    assert "fits on an even share of the pipeline" in text
-    # 7 layers of 218,112,000 and the head of 128,256 by 4,096 with a norm, or the embedding, over a fifth of 8,030,261,248
-    assert "the fullest pipeline stage (7 layers and the embedding or the head) holds 2.05B parameters a GPU, 28% more" in text
-    assert "32 layers over 5 pipeline stages, 6.4 a stage; the fullest has 7" in text
+    assert "pipeline parallelism divides states evenly" in text
+    assert "what fits is said of an even share" in text
+    if "llama" in more:
+        assert "fits on an even share of the pipeline" in text
+        assert "32 layers over 5 pipeline stages, 6.4 a stage; the fullest has 7" in text

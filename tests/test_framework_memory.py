@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tests.test_frameworks import answer
 from zerocalc import Job, estimate
 from zerocalc.formulas.buffers import filled, touched
-from zerocalc.modules.rank import rank
+from zerocalc.modules.rank import on_stage, rank
 from zerocalc.modules.visits import tensors
 
 FILE = json.loads((Path(__file__).parent / "data" / "framework_memory.json").read_text("utf-8"))
@@ -112,7 +112,8 @@ def test_any_choice_of_options(
     sent = [c for c in of.communication.collectives if c.group == "dp" and c.moment == "backward" and "gradients" in c.what]
     assert bool(sent) == (shards > 1)
     if sent and "lora" not in model and not zero.get("quantised_gradients"):
-        own = rank(Job.model_validate(job)).parameters
+        asked = Job.model_validate(job)
+        own = rank(on_stage(asked, of.pipeline_stage) if of.pipeline_stage else asked).parameters
         rounds = accumulation if zero["stage"] > 1 else 1
         assert 2 * own * rounds <= sum(c.tensor_bytes * c.count for c in sent) <= 2 * (own + 100 * shards) * rounds
 

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.running import refused, run
+from tests.strategies import tables
+from zerocalc.document import plain
 from zerocalc.estimator import estimate
-from zerocalc.modules.rank import rank
+from zerocalc.modules.rank import on_stage, rank
+from zerocalc.pipeline import stages_table
 from zerocalc.spec.job import Job
 
 GPT = {"kind": "gpt2", "hidden": 64, "heads": 4, "vocab": 1000, "positions": 128}
@@ -61,9 +66,52 @@ def test_interleaved_stages_hold_fewer_chunks_the_later_they_are() -> None:
     assert kept.inputs["chunks_in_flight"] == 4 * 2 + 3 - 2 * 3
 
 
+@st.composite
+def pipelines(draw: st.DrawFn) -> Job:
+    """A job of several pipeline stages, none of which is named."""
+    table = draw(tables(bare=False))
+    table["model"].pop("trainable", None)
+    table["parallel"].pop("pipeline_stage", None)
+    if table["parallel"]["pp"] == 1:
+        table["model"]["layers"] += 1
+        table["parallel"]["pp"] = 2
+        table["cluster"]["gpus"] *= 2
+    return Job.model_validate(table)
+
+
+@given(pipelines())
+def test_the_answer_is_the_worst_stages(job: Job) -> None:
+    assert job.by_stage
+    every = [on_stage(job, number) for number in range(1, job.parallel.pp + 1)]
+    for stage in job.stages:
+        worst = estimate(job, stage)
+        peaks = [estimate(own, stage).memory.gpu.reserved_bytes for own in every]
+        assert worst.memory.gpu.reserved_bytes == max(peaks)
+        assert worst.pipeline_stage == 1 + peaks.index(max(peaks))
+        assert plain(worst) == plain(estimate(every[peaks.index(max(peaks))], stage))
+
+
+@pytest.mark.parametrize(
+    ("framework", "layers", "pp", "interleave", "expected"),
+    [
+        ("paper", 7, 4, 1, [2, 2, 2, 1]),
+        ("torchtitan", 32, 4, 1, [8, 9, 8, 7]),
+        ("torchtitan", 126, 8, 2, [15, 16, 16, 16, 16, 16, 16, 15]),
+        ("megatron", 8, 2, 2, [4, 4]),
+    ],
+)
+def test_how_layers_are_dealt(framework: str, layers: int, pp: int, interleave: int, expected: list[int]) -> None:
+    """torchtitan 0.2.2, distributed/pipeline_parallel.py: generate_llm_fqn_per_model_part counts embedding and head as a layer each."""
+    given = {"model": {**GPT, "layers": layers}, "cluster": {"gpus": pp}, "framework": framework, "training": {"accumulation": 8}}
+    stages = [Job.model_validate({**given, "parallel": {"pp": pp, "interleave": interleave, "pipeline_stage": n + 1}}) for n in range(pp)]
+    assert [arch.layers for arch in [rank(stage).arch for stage in stages] if arch] == expected
+
+
 @pytest.mark.parametrize(
     ("given", "message"),
     [
+        ({"model": {**GPT, "layers": 7}, "cluster": {"gpus": 2}, "parallel": {"pp": 2}, "framework": "megatron"}, "do not divide the 7 layers"),
+        ({"model": {**GPT, "layers": 4}, "cluster": {"gpus": 4}, "parallel": {"pp": 4}, "framework": "torchtitan"}, "would leave a stage none"),
         ({"model": {**GPT, "layers": 4}, "cluster": {"gpus": 2}, "parallel": {"pp": 2, "pipeline_stage": 3}}, "3 is not one of the 2 stages"),
         ({"model": {"params": "1B"}, "cluster": {"gpus": 2}, "parallel": {"pp": 2, "pipeline_stage": 1}}, "needs an architecture"),
     ],
@@ -82,3 +130,31 @@ def test_workspaces_are_counted_where_that_is_asked_for() -> None:
     mib = 1 << 20
     assert asked.peak_bytes - without.peak_bytes == 3 * 32 * mib
     assert told.peak_bytes - without.peak_bytes == (2 + 32) * mib
+
+
+@given(pipelines())
+def test_the_table_of_stages_has_every_stage_and_all_parameters(job: Job) -> None:
+    rows = stages_table(job)
+    for stage in job.stages:
+        own = [row for row in rows if row.stage == stage]
+        assert [number for row in own for number in range(row.first, row.last + 1)] == list(range(1, job.parallel.pp + 1))
+        held = sum((row.parameters - row.copied_parameters) * (row.last - row.first + 1) for row in own)
+        assert held == rank(job).total or job.parallel.tp > 1  # norms are on every tensor-parallel rank
+        assert sum(row.layers * (row.last - row.first + 1) for row in own) == job.model.layer_count
+
+
+def test_the_table_of_stages_in_text_and_json() -> None:
+    asked = ("plan", "--model", "gpt2-xl", "--gpus", "8", "--pp", "4", "--accumulation", "8", "--seq", "1024", "--stage", "1", "--gpu", "a100-80g")
+    printed = run(*asked, "--stages-table").out
+    assert "stage 2-3" not in printed  # they differ in micro-batches in flight
+    assert "the last stage has its own copy of the tied embedding (80.41M)" in printed
+    document, plain_document = json.loads(run(*asked, "--stages-table", "--json").out), json.loads(run(*asked, "--json").out)
+    stages = document.pop("stages")
+    assert document == plain_document
+    assert [row["in_flight"] for row in stages] == [4, 3, 2, 1]
+    assert max(row["peak_bytes"] for row in stages) == document["candidates"][0]["memory"]["gpu"]["peak_bytes"]
+
+
+def test_a_table_of_stages_that_are_not_known_is_refused() -> None:
+    line = refused(run("plan", "--params", "1B", "--gpus", "8", "--pp", "2", "--stages-table"))
+    assert line.startswith("error: --stages-table: only an even share")

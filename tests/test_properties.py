@@ -223,14 +223,14 @@ def test_both_gathers_bring_all_weights(job: Job) -> None:
 # One answer is the other's input.
 
 
-@given(jobs())
+@given(jobs(by_stage=True))
 def test_dump_and_validate_give_the_same_job(job: Job) -> None:
     assert Job.model_validate(job.model_dump(mode="json")) == job
     assert Job.model_validate_json(job.model_dump_json()) == job
 
 
 @settings(max_examples=25)
-@given(jobs())
+@given(jobs(by_stage=True))
 def test_json_is_a_job_file_for_the_same_json(job: Job) -> None:
     whole = to_json(plan(job)) + "\n"
     again = run("plan", "--job", "-", "--json", stdin=whole)
@@ -240,7 +240,7 @@ def test_json_is_a_job_file_for_the_same_json(job: Job) -> None:
     assert job_alone.out == whole
 
 
-@given(jobs())
+@given(jobs(by_stage=True))
 def test_a_verdict_agrees_with_its_candidates(job: Job) -> None:
     answer = plan(job)
     usable = job.cluster.usable_bytes
@@ -284,6 +284,8 @@ def test_memory_grows_with_the_work(path: str, table: Table, times: int) -> None
     table["model"].pop("ffn", None)
     if table["model"]["kind"] == "gpt2":
         table["model"]["positions"] = 4 * 4096
+    if table["parallel"]["pp"] > 1:
+        table["parallel"].setdefault("pipeline_stage", 1)  # the worst stage may be another one then
     small, large = Job.model_validate(table), changed(table, path, table[part][field] * times)
     for before, after in zip(four(small), four(large), strict=True):
         assert after.memory.gpu.peak_bytes >= before.memory.gpu.peak_bytes

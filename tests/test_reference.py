@@ -18,14 +18,16 @@ from zerocalc.results import Estimate
 from zerocalc.schedule import VOLUME_FACTOR, Collective
 from zerocalc.spec.job import Job
 from zerocalc.spec.recipe import DTYPE_BYTES
+from zerocalc.traffic.ends import SOURCE as ENDS_SOURCE
 
 ROWS: list[dict[str, Any]] = json.loads((Path(__file__).parent / "data" / "reference.json").read_text("utf-8"))
 FIELDS = {"id", "source", "assumptions", "job", "stage", "quantity", "expected", "tolerance"}
 
 
 def chosen(answer: Estimate, words: str) -> list[Collective]:
-    """The collectives that match every word: a phase, an operation or a group."""
-    return [c for c in answer.communication.collectives if set(words.split()) <= {c.moment, c.op, c.group}]
+    """The collectives that match every word: a phase, an operation or a group; of tensor parallelism those of layers, which is what papers count."""
+    every = [c for c in answer.communication.collectives if c.source != ENDS_SOURCE]
+    return [c for c in every if set(words.split()) <= {c.moment, c.op, c.group}]
 
 
 def elements(collectives: list[Collective]) -> int:

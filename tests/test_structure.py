@@ -39,7 +39,7 @@ PACKAGE = ROOT / "zerocalc"
 SOURCES = sorted(PACKAGE.rglob("*.py"))
 
 PHYSICS = {"units", "presets", "formulas", "ledger", "schedule", "spec", "modules"}
-ANSWERS = {"results", "estimator", "suggestions", "planner", "memory", "traffic", "counting"}
+ANSWERS = {"results", "estimator", "pipeline", "suggestions", "planner", "memory", "traffic", "counting"}
 VIEWS = {"document", "explained", "walk", "recomputed", "papers", "comparison"}
 
 MAY_IMPORT: dict[str, set[str]] = {
@@ -56,6 +56,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "counting": {"modules", "spec", "formulas", "ledger", "interop"},
     "timing": {"modules", "traffic", "formulas", "ledger", "schedule", "spec", "results"},
     "estimator": {"timing", "memory", "traffic", "modules", "spec", "formulas", "ledger", "schedule", "results"},
+    "pipeline": {"estimator", "memory", "modules", "spec", "formulas", "ledger"},
     "suggestions": {"estimator", "ledger", "spec", "results", "units"},
     "planner": {"suggestions", "estimator", "memory", "traffic", "modules", "spec", "formulas", "ledger", "schedule", "results", "units"},
     "document": {"formulas"},

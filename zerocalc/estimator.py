@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from zerocalc.ledger import ACTIVATION_KINDS, MOMENTS, STATE_KINDS, Ledger, block, join
+from zerocalc.ledger import ACTIVATION_KINDS, MOMENTS, STATE_KINDS, Block, Ledger, block, join, replaced
 from zerocalc.memory.activations import activations
 from zerocalc.memory.buffers import DEFRAGMENTED, buffers, fragmentation, gathered, runtime, secondary, workspaces
 from zerocalc.memory.states import states
-from zerocalc.modules.rank import Rank, rank, rounded
+from zerocalc.modules.rank import Rank, Share, rounded, shares
 from zerocalc.results import AtPeak, Communication, Estimate, GpuMemory, HostMemory, Memory, Timing
-from zerocalc.schedule import NETWORK_FABRICS, Schedule, merge
+from zerocalc.schedule import NETWORK_FABRICS, Collective, Schedule, merge
 from zerocalc.spec.base import FieldError, require
 from zerocalc.spec.framework import FrameworkStage
 from zerocalc.spec.job import Job
@@ -17,6 +17,8 @@ from zerocalc.traffic.dp import data_parallel
 from zerocalc.traffic.model_parallel import model_parallel, unknown_traffic
 from zerocalc.traffic.placement import placed
 
+OF_EXPERTS = " of experts"
+"""Behind the names of what is held and sent of routed experts on ranks of their own."""
 LARGEST = 3
 """Terms that are named as what a peak consists of."""
 DEQUANTISED = block((), (), ("quantised weights cannot be trained: all is trained, as before quantisation",))
@@ -32,26 +34,41 @@ def estimate(job: Job, stage: int | None = None) -> Estimate:
     return estimate_with_assumptions(job, stage)[0]
 
 
-def estimate_with_assumptions(job: Job, stage: int | None = None, holds: Rank | None = None) -> tuple[Estimate, tuple[str, ...]]:
-    """As `estimate`, with the assumptions that its terms rest on, in words. ``holds``: the job's rank, for those who ask about several stages."""
+def estimate_with_assumptions(job: Job, stage: int | None = None, held: list[Share] | None = None) -> tuple[Estimate, tuple[str, ...]]:
+    """As `estimate`, with the assumptions that its terms rest on, in words. ``held``: the job's `shares`, for those who ask about several stages.
+
+    Of a pipeline it is the answer of the stage whose memory is largest, the first of those that need as much.
+    """
     if stage is None:
         if len(job.stages) != 1:
             raise FieldError("zero.stage", f"name one stage of {', '.join(map(str, job.stages))}: an estimate is of one")
         stage = job.stages[0]
+    answers = [_on_rank(own, holds, stage) for own, holds in held or shares(job)]
+    return answers[0] if len(answers) == 1 else max(answers, key=lambda answer: answer[0].memory.gpu.reserved_bytes)
+
+
+def _on_rank(job: Job, holds: Rank, stage: int) -> tuple[Estimate, tuple[str, ...]]:
     behaviour = job.framework.stage(stage)
-    holds = rounded(holds or rank(job), job, behaviour.pads)
+    holds = rounded(holds, job, behaviour.pads)
     ledger = build_ledger(job, holds, behaviour)
+    across = [_across(job, part, behaviour) for part in holds.sharded_alike]
+    schedule = merge((*across, model_parallel(job, holds)))
+    memory = _memory(ledger)
+    took = _took(job, holds, behaviour, schedule) if job.cluster.gpu is not None else None
+    sent = _communication(job, holds, schedule, stage)
+    answer = Estimate(behaviour.name, stage, memory, sent, took, _fits(job, memory.gpu), job.parallel.pipeline_stage if job.parallel.pp > 1 else None)
+    return answer, ledger.assumptions
+
+
+def _across(job: Job, part: Rank, behaviour: FrameworkStage) -> list[Collective]:
+    """What data-parallel ranks send each other of a part of the parameters."""
     if behaviour.published:
-        across = data_parallel(job, holds, stage, behaviour.sync, job.overlaps(stage))
+        sent = data_parallel(job, part, behaviour.stage, behaviour.sync, job.overlaps(behaviour.stage))
     else:
         from zerocalc.traffic.framework import framework_traffic  # what runs as published does without
 
-        across = framework_traffic(job, holds, behaviour)
-    schedule = merge((across, model_parallel(job, holds)))
-    memory = _memory(ledger)
-    took = _took(job, holds, behaviour, schedule) if job.cluster.gpu is not None else None
-    answer = Estimate(behaviour.name, stage, memory, _communication(job, holds, schedule, stage), took, _fits(job, memory.gpu))
-    return answer, ledger.assumptions
+        sent = framework_traffic(job, part, behaviour)
+    return sent if part.group == "dp" else [replaced(entry, what=f"{entry.what}{OF_EXPERTS}") for entry in sent]
 
 
 def _took(job: Job, holds: Rank, behaviour: FrameworkStage, schedule: Schedule) -> Timing | None:
@@ -69,22 +86,42 @@ def _stage_of_rows(job: Job, behaviour: FrameworkStage) -> int:
 
 def build_ledger(job: Job, holds: Rank, behaviour: FrameworkStage) -> Ledger:
     """The ledger of one rank: the union of its blocks."""
-    zero, recipe, accumulates = job.zero, job.trained_recipe, job.training.accumulation > 1
-    stage = _stage_of_rows(job, behaviour)
+    zero, stage = job.zero, _stage_of_rows(job, behaviour)
     kept = activations(job, holds)
-    parts = [
+    parts: list[Block] = []
+    for part in holds.sharded_alike:
+        parts += _sharded(job, part, behaviour, stage)
+    parts += [kept, runtime(job.cluster.gpu), workspaces(job.cluster, job.implementation, routed=bool(job.model.expert_counts))]
+    if not behaviour.published:
+        from zerocalc.memory.framework import held  # what runs as published does without
+
+        parts += [_named(part, held(job, part, behaviour, kept)) for part in holds.sharded_alike]
+    if job.model.quantised is not None and holds.stored is None:
+        parts.append(DEQUANTISED)
+    fraction = zero.fragmentation_fraction
+    parts.append(fragmentation(fraction, join(parts)) if fraction else DEFRAGMENTED)
+    return join(parts)
+
+
+def _named(part: Rank, made: Block) -> Block:
+    if part.group == "dp":
+        return made
+    return block([replaced(entry, name=f"{entry.name}{OF_EXPERTS}") for entry in made.terms], made.unknown, made.assumptions)
+
+
+def _sharded(job: Job, holds: Rank, behaviour: FrameworkStage, stage: int) -> list[Block]:
+    """States, and what a stage as published holds beside them, of parameters that are sharded alike."""
+    zero, recipe, accumulates = job.zero, job.trained_recipe, job.training.accumulation > 1
+    out = [
         states(
             recipe, holds, stage, accumulates=accumulates, whole_gradients=accumulates and zero.defer_grad_sync,
             owner_blocks=job.model.blocks if zero.gather == "broadcast" else None,
             since=behaviour.gradients_from, until=behaviour.gradients_until, late=_reduced_last(holds, behaviour),
             gradients=zero.chosen(None, behaviour.gradients_unless),
         ),
-        kept,
-        runtime(job.cluster.gpu),
-        workspaces(job.cluster, job.implementation),
     ]  # fmt: skip
     if behaviour.published:
-        parts[1:1] = [
+        out += [
             buffers(
                 zero,
                 holds,
@@ -97,15 +134,7 @@ def build_ledger(job: Job, holds: Rank, behaviour: FrameworkStage) -> Ledger:
             secondary(holds, zero.secondary_group, stage, job.gather_dtype),
             gathered(holds, stage, gather_dtype=job.gather_dtype, adapter_dtype=recipe.gather, units_in_flight=job.framework.units_in_flight),
         ]
-    else:
-        from zerocalc.memory.framework import held  # as above
-
-        parts.append(held(job, holds, behaviour, kept))
-    if job.model.quantised is not None and holds.stored is None:
-        parts.append(DEQUANTISED)
-    fraction = zero.fragmentation_fraction
-    parts.append(fragmentation(fraction, join(parts)) if fraction else DEFRAGMENTED)
-    return join(parts)
+    return [_named(holds, made) for made in out]
 
 
 def _reduced_last(holds: Rank, behaviour: FrameworkStage) -> int:
@@ -148,7 +177,8 @@ def _memory(ledger: Ledger) -> Memory:
 
 def _communication(job: Job, holds: Rank, schedule: Schedule, stage: int) -> Communication:
     elements = schedule.volume_elements({**DTYPE_BYTES, "int8": DTYPE_BYTES[job.gather_dtype]} if job.quantises else DTYPE_BYTES)
-    baseline = Schedule(tuple(data_parallel(job, holds, 0, "step"))).volume_elements(DTYPE_BYTES) if stage else elements
+    plain = [entry for part in holds.sharded_alike for entry in data_parallel(job, part, 0, "step")] if stage else []
+    baseline = Schedule(tuple(plain)).volume_elements(DTYPE_BYTES) if stage else elements
     return Communication(
         volume_params=elements / holds.parameters,
         ratio_to_dp=elements / baseline if baseline else None,

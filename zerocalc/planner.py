@@ -2,19 +2,55 @@
 
 from __future__ import annotations
 
+from itertools import groupby
+
 from zerocalc.estimator import estimate_with_assumptions
 from zerocalc.formulas.formula import ceil_div
 from zerocalc.ledger import DYNAMIC_KINDS
-from zerocalc.modules.rank import rank
+from zerocalc.modules.layers import dealt
+from zerocalc.modules.rank import shares
 from zerocalc.results import SCHEMA_VERSION, Estimate, Plan, Recommendation, Verdict, cheapest, display_name
 from zerocalc.spec.base import require
 from zerocalc.spec.job import Job
 from zerocalc.units import format_count, format_gib
 
+WORST_STAGE = "the pipeline stage that needs most memory"
 EVEN_SPLIT = "even split: pipeline parallelism divides states evenly"
 EVEN_TENSORS = "even split: tensor parallelism divides all of a bare number of parameters"
 
 EVEN_TOKENS = "even split: context parallelism divides the tokens of a sequence evenly"
+
+
+def _pipeline(job: Job) -> list[str]:
+    """Whose figures a pipeline's are, and how its layers are dealt."""
+    parallel, layers = job.parallel, job.model.layer_count
+    if job.even_share:
+        out = [EVEN_SPLIT]
+        if layers and layers % parallel.pp:
+            fullest = ceil_div(layers, parallel.pp)
+            out.append(
+                f"even split: {layers} layers over {parallel.pp} pipeline stages, {layers / parallel.pp:.4g} a stage; the fullest has {fullest}"
+            )
+        return out
+    whose = f"pipeline stage {parallel.pipeline_stage} of {parallel.pp}" if parallel.pipeline_stage else WORST_STAGE
+    out = [f"memory and traffic are those of {whose}"]
+    ends = job.framework.ends_as_layers
+    counts = dealt(layers or 0, parallel.pp * parallel.interleave, ends)
+    if len(set(counts)) > 1:
+        what = f"chunks of {layers} layers" if parallel.interleave > 1 else f"{layers} layers"
+        how = ", embedding and head counted as a layer each" if ends else ""
+        out.append(f"{what} dealt to pipeline stages as {_runs(counts)}{how}")
+    return out
+
+
+def _runs(counts: list[int]) -> str:
+    """Counts in a row, equal ones together.
+
+    >>> _runs([8, 9, 9, 8])
+    '8, 2 × 9, 8'
+    """
+    runs = [(len(list(same)), count) for count, same in groupby(counts)]
+    return ", ".join(f"{times} × {count}" if times > 1 else str(count) for times, count in runs)
 
 
 def _context_shards(job: Job) -> str:
@@ -30,9 +66,9 @@ def plan(job: Job) -> Plan:
     require(job, Job, "plan")
     candidates: list[Estimate] = []
     assumptions: list[str] = []
-    holds = rank(job)
+    held = shares(job)
     for stage in job.stages:
-        candidate, rests_on = estimate_with_assumptions(job, stage, holds)
+        candidate, rests_on = estimate_with_assumptions(job, stage, held)
         candidates.append(candidate)
         assumptions += rests_on
     verdict = _verdict(candidates)
@@ -69,15 +105,14 @@ def _assumed(job: Job, timed: bool) -> list[str]:
         out.append("FLOPs as papers count them: attention over the whole square, of which a causal mask needs half")
     if parallel.tp > 1 and job.model.is_bare:
         out.append(EVEN_TENSORS)
-    even = parallel.even_share
-    if even:
-        out.append(EVEN_SPLIT)
-    elif parallel.pp > 1:
-        out.append(f"memory and traffic are those of pipeline stage {parallel.pipeline_stage} of {parallel.pp}")
-    layers = job.model.layer_count
-    if even and layers and layers % parallel.pp:
-        fullest = ceil_div(layers, parallel.pp)
-        out.append(f"even split: {layers} layers over {parallel.pp} pipeline stages, {layers / parallel.pp:.4g} a stage; the fullest has {fullest}")
+    if parallel.pp > 1:
+        out += _pipeline(job)
+    if job.experts_apart:
+        etp = job.expert_tensor_parallel
+        out.append(
+            f"routed experts are dealt over ep·etp = {parallel.ep}·{etp} ranks, their states sharded over "
+            f"gpus/(pp·ep·etp) = {job.expert_shards}; each sees as many tokens as another"
+        )
     if parallel.cp > 1:
         out += [EVEN_TOKENS, _context_shards(job)]
     chosen = [job.framework.stage(stage) for stage in job.stages]
@@ -178,12 +213,10 @@ def _notes(job: Job, candidates: list[Estimate]) -> list[str]:
         notes.append("what fits is unknown: --gpu h100-80g or --gpu-memory 80GiB says what there is")
     if job.cluster.gpu is not None and job.training.seq and not job.model.is_bare and all(c.time is None for c in candidates):
         notes.append(_time_needs(job))
-    if job.parallel.cp > 1:
-        notes.append("the keys and values that context-parallel ranks send each other are not counted")
     if job.parallel.tp * job.parallel.pp > 1 and "activations" in unknown:
         notes.append("what tensor and pipeline parallelism send is unknown too, and not in the traffic")
-    if job.parallel.even_share:
-        notes.append(_fullest_stage(job))
+    if job.even_share:
+        notes.append("what fits is said of an even share: the first and last pipeline stages hold more (embedding, head, layers that do not divide)")
     if job.zero.defer_grad_sync and job.training.accumulation == 1:
         notes.append("deferring gradient reduction changes nothing with one micro-batch a step")
     if job.training.recompute == "selective" and job.training.attention == "flash":
@@ -193,20 +226,6 @@ def _notes(job: Job, candidates: list[Estimate]) -> list[str]:
             f"tensor parallelism over {job.parallel.tp} GPUs leaves the node of {job.cluster.gpus_per_node}: its all-reduces cross the network"
         )
     return notes
-
-
-def _fullest_stage(job: Job) -> str:
-    """How much more than the even share the fullest pipeline stage holds, as far as that is simple."""
-    holds, parallel = rank(job), job.parallel
-    arch = holds.arch
-    if arch is None or len(arch.group_elements) > 1:
-        return "what fits is said of an even share: the first and last pipeline stages hold more (embedding, head, layers that do not divide)"
-    layers = ceil_div(arch.layers, parallel.pp)
-    end = max(arch.before_elements, arch.after_elements + (arch.vocab * arch.hidden if arch.tied else 0))  # a tied head is a copy of the embedding
-    fullest = ceil_div(end + layers * arch.group_elements[0][1], parallel.tp)
-    more = fullest / holds.parameters - 1
-    which = f"the fullest pipeline stage ({layers} layer{'s' if layers > 1 else ''} and the embedding or the head)"
-    return f"what fits is said of an even share: {which} holds {format_count(fullest)} parameters a GPU, {more:.0%} more than that"
 
 
 def _beyond_data_parallelism(job: Job, candidates: list[Estimate]) -> list[str]:

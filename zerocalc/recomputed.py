@@ -22,6 +22,7 @@ from zerocalc.spec.cluster import Cluster
 from zerocalc.spec.job import Job
 from zerocalc.spec.model import Model
 from zerocalc.spec.recipe import DTYPE_BYTES
+from zerocalc.traffic.ends import SOURCE as ENDS_SOURCE
 
 MEGATRON_VOCAB = 51200
 """[Meg] §5.1 and [SP] §6: the vocabulary of all their models."""
@@ -99,8 +100,9 @@ def volume(*, parameters: int, shards: int, stage: int) -> Ours:
     return Ours(Fraction(estimate(bare(parameters, shards), stage).communication.volume_params), f"{3 if stage == 3 else 2}·Ψ")
 
 
-def _of_group(answer: Estimate, group: str) -> list[Collective]:
-    return [c for c in answer.communication.collectives if c.group == group]
+def _of_layers(answer: Estimate) -> list[Collective]:
+    """What tensor-parallel ranks send of the layers, which is all that [ZeRO] counts."""
+    return [c for c in answer.communication.collectives if c.group == "tp" and c.source != ENDS_SOURCE]
 
 
 def _checkpointed(shape: dict[str, int], **zero: bool) -> Estimate:
@@ -109,13 +111,13 @@ def _checkpointed(shape: dict[str, int], **zero: bool) -> Estimate:
 
 def tensor_parallel_calls(**shape: int) -> Ours:
     """All-reduces per layer and micro-batch with checkpointing."""
-    calls = sum(c.count for c in _of_group(_checkpointed(shape), "tp") if c.op == "all_reduce")
+    calls = sum(c.count for c in _of_layers(_checkpointed(shape)) if c.op == "all_reduce")
     return Ours(Fraction(calls, shape["layers"]), None)
 
 
 def tensor_parallel_elements(**shape: int) -> Ours:
     """Elements of those all-reduces, in units of b·s·h."""
-    return Ours(_per_token(_of_group(_checkpointed(shape), "tp"), shape), published.tensor_parallel_volume.text)
+    return Ours(_per_token(_of_layers(_checkpointed(shape)), shape), published.tensor_parallel_volume.text)
 
 
 def partitioned_elements(**shape: int) -> Ours:
@@ -125,12 +127,12 @@ def partitioned_elements(**shape: int) -> Ours:
 
 def partitioned_share(**shape: int) -> Ours:
     """P_a's elements over tensor parallelism's."""
-    return Ours(_partitioned(shape) / _per_token(_of_group(_checkpointed(shape), "tp"), shape), "b·s·h/(12·b·s·h)")
+    return Ours(_partitioned(shape) / _per_token(_of_layers(_checkpointed(shape)), shape), "b·s·h/(12·b·s·h)")
 
 
 def _partitioned(shape: dict[str, int]) -> Fraction:
     answer = _checkpointed(shape, partition_activations=True)
-    return _per_token([c for c in _of_group(answer, "tp") if c.op == "all_gather"], shape)
+    return _per_token([c for c in _of_layers(answer) if c.op == "all_gather"], shape)
 
 
 def _per_token(collectives: list[Collective], shape: dict[str, int]) -> Fraction:

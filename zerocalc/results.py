@@ -110,7 +110,7 @@ class Timing:
 
 @record
 class Estimate:
-    """One candidate: a job at one ZeRO stage."""
+    """One candidate: a job at one ZeRO stage. ``pipeline_stage``: whose figures these are, 1 the first; ``None`` where all stages count alike."""
 
     name: str
     stage: int
@@ -118,6 +118,7 @@ class Estimate:
     communication: Communication
     time: Timing | None
     fits: bool | None
+    pipeline_stage: int | None = None
 
 
 def display_name(name: str) -> str:

@@ -11,7 +11,9 @@ from zerocalc.ledger import record
 
 Phase = Literal["forward", "backward", "step"]
 Op = Literal["all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "all_to_all", "send_recv", "copy"]
-Group = Literal["dp", "tp", "pp", "host"]
+Group = Literal["dp", "tp", "pp", "cp", "ep", "etp", "edp", "host"]
+"""Ranks that send each other something: data-, tensor-, pipeline-, context- and expert-parallel ones; those that divide an expert, and those that
+hold the same experts."""
 Fabric = Literal["node", "network", "pcie", "nvme"]
 AnyFormula: TypeAlias = Formula[Any]
 
@@ -94,7 +96,7 @@ class Schedule:
 
         ``dtype_bytes``: of one element; for a quantised dtype, of the element that it stands for ([++] counts so: int8 for 16 bits is half).
         """
-        return sum([VOLUME_FACTOR[c.op] * c.tensor_bytes * c.count // dtype_bytes[c.dtype] for c in self.collectives if c.group == "dp"])
+        return sum([VOLUME_FACTOR[c.op] * c.tensor_bytes * c.count // dtype_bytes[c.dtype] for c in self.collectives if c.group in ("dp", "edp")])
 
 
 def merge(parts: Iterable[Iterable[Collective]]) -> Schedule:

@@ -49,7 +49,7 @@ class Found:
         stage = () if self.best.stage in asked else (f"--stage {self.best.stage}",)
         gpu = self.best.memory.gpu
         known = "" if self.best.fits else f" on what is known ({', '.join(gpu.unknown)} aside)"
-        even = " on an even share of the pipeline" if self.change.job.parallel.even_share else ""
+        even = " on an even share of the pipeline" if self.change.job.even_share else ""
         return f"{' '.join((*stage, *self.change.flags))}: {display_name(self.best.name)} then fits{even}{known}, in {format_gib(gpu.reserved_bytes)}"
 
 
@@ -91,7 +91,7 @@ class _Search:
 
     def attempt_more_gpus(self, change: Change, gpus: int | None) -> None:
         """The same for a change together with so many GPUs."""
-        if gpus is not None and gpus % change.job.model_parallel == 0:
+        if gpus is not None and gpus % change.job.model_parallel == 0 and gpus % change.job.expert_ranks == 0:
             job = _changed(change.job, "cluster", gpus=gpus)
             self.attempt(Change((*change.flags, f"--gpus {gpus}"), job, change.stages, (*change.costs[:-1], gpus)))
 
@@ -120,7 +120,7 @@ class _Search:
             if upper > MOST_GPUS_TRIED or self.tries >= MOST_TRIES:
                 return None
             upper *= 2
-        step = math.lcm(job.model_parallel, job.cluster.gpus_per_node)
+        step = math.lcm(job.model_parallel, job.expert_ranks, job.cluster.gpus_per_node)
         if upper <= job.cluster.gpus_per_node:
             return upper
         low, high = upper // 2 // step, -(-upper // step)
@@ -166,6 +166,8 @@ def _tensor_parallel(job: Job, known: bool) -> list[tuple[int, bool]]:
     """The job's own degree, then larger ones that stay in the node and divide GPUs and heads; with sequence parallelism where that does something."""
     parallel, cluster = job.parallel, job.cluster
     out = [(parallel.tp, parallel.sequence_parallel)]
+    if parallel.ep > 1 or parallel.etp is not None:
+        return out  # what divides experts would have to change with it
     splits = known and not job.zero.partition_activations
     if splits and parallel.tp > 1 and not parallel.sequence_parallel:
         out.append((parallel.tp, True))

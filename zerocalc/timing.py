@@ -17,7 +17,7 @@ from zerocalc.traffic.placement import NETWORK_LATENCY_SECONDS, NODE_LATENCY_SEC
 
 UPDATE_PASSES = 2
 """The optimizer's step reads and writes each state once."""
-UNSHARDED = frozenset({"tp", "cp", "pp", "ep"})
+UNSHARDED = frozenset({"tp", "cp", "pp", "ep", "etp"})
 """Groups whose traffic belongs to each micro-batch: a pipeline's bubble is longer by it."""
 
 
@@ -90,9 +90,12 @@ def _part(name: str, formula: Ratio[Any], **inputs: float) -> TimePart:
 def _updated_bytes(job: Job, holds: Rank, stage: int) -> int:
     """Bytes of weights, gradients and optimizer states of what a rank updates: its share, where optimizer states are sharded."""
     rows = [row for row in job.trained_recipe.rows if row.kind in STATE_KINDS and row.of != "frozen"]
-    shards = holds.shards if any(row.kind == "optimizer" and stage >= row.sharded_from for row in rows) else 1
-    amounts = [min(holds.elements(row.of), holds.trainable) // row.per * DTYPE_BYTES[row.dtype] for row in rows]
-    return ceil_div(sum(amounts), shards)
+    sharded = any(row.kind == "optimizer" and stage >= row.sharded_from for row in rows)
+    total = 0
+    for part in holds.sharded_alike:
+        amounts = [min(part.elements(row.of), part.trainable) // row.per * DTYPE_BYTES[row.dtype] for row in rows]
+        total += ceil_div(sum(amounts), part.shards if sharded else 1)
+    return total
 
 
 def _exposed(transfers: list[Transfer], available: dict[Phase, float]) -> TimePart:
@@ -107,7 +110,7 @@ def _exposed(transfers: list[Transfer], available: dict[Phase, float]) -> TimePa
 def _transfers(job: Job, schedule: Schedule) -> list[Transfer] | None:
     """Each collective's time; ``None`` where a link is not known."""
     found = [(entry, _transfer(job, placed(job, entry))) for entry in schedule.collectives]
-    overlapped = [entry for entry in schedule.collectives if entry.overlapped and entry.group == "dp"]
+    overlapped = [entry for entry in schedule.collectives if entry.overlapped and entry.group in ("dp", "edp")]
     first = next((entry for entry in overlapped if entry.moment == "forward"), None)
     last = next((entry for entry in reversed(overlapped) if entry.moment == "backward" and "gradients" in entry.what), None)
     out = []

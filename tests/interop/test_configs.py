@@ -421,6 +421,10 @@ def test_degrees_say_how_many_gpus_there_are() -> None:
         (titan("global_batch_size = 33"), "training.global_batch_size: 33 is not micro-batch 2 × accumulation 1 × data-parallel 16 = 32"),
         (titan(mode="memory_budget"), "activation_checkpoint.mode: 'memory_budget'"),
         (titan(mode="selective", option="often"), "activation_checkpoint.selective_ac_option: 'often'"),
+        (
+            titan(parallelism="pipeline_parallel_degree = 2\npipeline_parallel_first_stage_less_layers = 2"),
+            "parallelism.pipeline_parallel_first_stage_less_layers: 2",
+        ),
         (titan(parallelism="expert_parallel_degree = 2"), "parallelism.expert_parallel_degree: "),
         (titan(parallelism='pipeline_parallel_degree = 2\npipeline_parallel_schedule = "ZBVZeroBubble"'), "parallelism.pipeline_parallel_schedule: "),
         (titan().replace("8B", "debugmodel"), "model.flavor: no preset is known for 'debugmodel' of 'llama3'; --model says what it is"),

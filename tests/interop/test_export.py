@@ -51,8 +51,8 @@ def written_jobs(draw: st.DrawFn, framework: str, target: str) -> tuple[Table, i
         "recompute": draw(st.sampled_from(["none", "full"])),
         "attention": draw(st.sampled_from(["flash", "eager"])),
     }
-    if target == "torchtitan" or draw(st.booleans()):
-        training["seq"] = draw(st.integers(8, 512))
+    if target == "torchtitan" or cp > 1 or draw(st.booleans()):
+        training["seq"] = cp * draw(st.integers(8, 512))
     zero: Table = {"stage": [stage]}
     if framework == "deepspeed":
         zero["reduce_dtype"] = draw(st.sampled_from([None, "fp32", "bf16"]))
@@ -63,7 +63,7 @@ def written_jobs(draw: st.DrawFn, framework: str, target: str) -> tuple[Table, i
         zero |= {"max_live_parameters": draw(st.sampled_from([10**5, 10**9])), "max_reuse_distance": draw(st.sampled_from([10**5, 10**9]))}
         switches = [knob for knob in KNOBS.values() if knob.field in options() and isinstance(knob.default, bool) and stage in knob.stages]
         zero |= {knob.field: draw(st.booleans()) for knob in switches}
-        if dp * cp % per_node or tp * pp > 1:
+        if dp * cp % per_node or tp * pp * cp > 1:
             zero.pop("quantised_gradients", None)  # refused: whole nodes reduce so
         zero |= {"secondary_group": 2} if stage == 3 and dp * cp % 2 == 0 and draw(st.booleans()) else {}
     recipe = draw(st.sampled_from([name for name in RECIPES.get(framework, RECIPES["fsdp"]) if stage or name not in KEPT_IN_FP32]))

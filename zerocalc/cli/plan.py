@@ -16,6 +16,7 @@ from zerocalc.spec.base import FieldError
 
 if TYPE_CHECKING:
     from zerocalc.comparison import Comparison
+    from zerocalc.pipeline import StageRow
     from zerocalc.results import Plan
 
 app = new_app()
@@ -38,6 +39,9 @@ def plan(
             "--compare-with", metavar="TOOL", help="Set another tool's figures beside ours: deepspeed-estimator.", rich_help_panel="Input and output"
         ),
     ] = None,
+    stages_table: Annotated[
+        bool, typer.Option("--stages-table", help="Show what each pipeline stage holds, too.", rich_help_panel="Input and output")
+    ] = False,
     check: Annotated[bool, typer.Option("--check", help="Exit 1 unless something is known to fit.", rich_help_panel="Input and output")] = False,
 ) -> int:
     """Say what a training job needs per GPU and sends per step, at each ZeRO stage, and what fits."""
@@ -47,10 +51,14 @@ def plan(
         raise UserError(f"--json: contradicts --format {output_format}")
     if compare_with is not None and output_format not in ("table", "json"):
         raise UserError(f"--compare-with: has no place in --format {output_format}; table and json have one")
+    if stages_table and output_format not in ("table", "json"):
+        raise UserError(f"--stages-table: has no place in --format {output_format}; table and json have one")
     answer = make_plan(given, job_file)
     compared = None if compare_with is None else _compared(answer, compare_with)
+    rows = _stages(answer) if stages_table else ()
     if as_json or output_format == "json":
-        print_json(answer if compared is None else {**_fields(answer), "comparison": compared})
+        more = {**({"comparison": compared} if compared else {}), **({"stages": rows} if rows else {})}
+        print_json({**_fields(answer), **more} if more else answer)
     else:
         from zerocalc.render import plans
 
@@ -59,6 +67,10 @@ def plan(
             from zerocalc.render import comparisons
 
             comparisons.show(answer, compared)
+        if rows:
+            from zerocalc.render import pipelines
+
+            pipelines.show(answer, rows)
     if check and answer.verdict == "unknown":
         missing = "--gpu or --gpu-memory says what there is" if answer.job.cluster.usable_bytes is None else "not all memory is known"
         tell(f"--check: what fits is unknown: {missing}")
@@ -72,6 +84,15 @@ def _compared(answer: Plan, tool: str) -> Comparison:
         return compare(answer, tool)
     except FieldError as error:
         raise UserError(f"--compare-with: {error}") from None
+
+
+def _stages(answer: Plan) -> tuple[StageRow, ...]:
+    from zerocalc.pipeline import stages_table  # most plans are of no pipeline
+
+    try:
+        return stages_table(answer.job)
+    except FieldError as error:
+        raise UserError(f"--stages-table: {error}") from None
 
 
 def _fields(answer: Plan) -> dict[str, Any]:

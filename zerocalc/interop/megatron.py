@@ -25,6 +25,8 @@ def write(job: Job, stage: int) -> Exported:
         ("pipeline-model-parallel-size", p.pp),
         ("context-parallel-size", p.cp),
     ]
+    if job.experts_apart:
+        flags += [("expert-model-parallel-size", p.ep), ("expert-tensor-parallel-size", job.expert_tensor_parallel)]
     if p.sequence_parallel:
         flags.append(("sequence-parallel", None))
     if p.interleave > 1:

@@ -14,6 +14,8 @@ WRITERS = {"fsdp2": "fsdp"}
 """Modules that are not called as what they write."""
 FRAMEWORKS = {"accelerate": ("fsdp2", "fsdp1", "deepspeed", "torch-ddp")}
 """Frameworks that a tool runs, the usual one first, where these are not its own."""
+WITH_EXPERTS = ("torchtitan", "megatron")
+"""Tools whose configuration says over how many ranks experts are dealt."""
 BESIDES = {"accelerate": {"zero.reduce_dtype": "bf16"}}
 """What a tool does by itself with the usual framework, where that is not the framework's own way."""
 
@@ -33,5 +35,7 @@ def write(target: str, job: Job, stage: int) -> Exported:
     run_by = frameworks(target)
     if job.framework.name not in run_by:
         raise FieldError("framework", f"{job.framework.name} is not what {target} runs; --framework {' or '.join(run_by)} counts as it does")
+    if job.experts_apart and target not in WITH_EXPERTS:
+        raise FieldError("parallel.ep", f"{job.parallel.ep}: {target}'s configuration says nothing of experts on ranks of their own")
     exported: Exported = import_module(f"zerocalc.interop.{WRITERS.get(target, target)}").write(job, stage)
     return exported

@@ -91,8 +91,10 @@ def _parallelism(part: Section, known: Known, settings: Settings) -> None:
     for field, key in names.items():
         settings.put(f"parallel.{field}", degrees[field], part.key(key))
     settings.put("parallel.sequence_parallel", degrees["tp"] > 1, part.key(names["tp"]))
-    if (part.whole("expert_parallel_degree", least=1) or 1) > 1:
-        raise part.wrong("expert_parallel_degree", "expert parallelism is not modelled yet")
+    experts = part.whole("expert_parallel_degree", least=1) or 1
+    if experts > 1:
+        settings.put("parallel.ep", experts, part.key("expert_parallel_degree"))
+        settings.put("parallel.etp", part.whole("expert_tensor_parallel_degree", least=1) or 1, part.key("expert_tensor_parallel_degree"))
     copies, shards = part.whole("data_parallel_replicate_degree", least=1) or 1, part.whole("data_parallel_shard_degree", least=-1)
     inner, key = known.over(settings.items), part.key("data_parallel_shard_degree")
     if shards in (None, -1, 0):
@@ -135,17 +137,20 @@ def _sharding(part: Section, copies: int, shards: int | None, degrees: dict[str,
 def _pipeline(part: Section, known: Known, pp: int, settings: Settings) -> None:
     schedule = part.value("pipeline_parallel_schedule")
     per_stage, csv = part.whole("pipeline_parallel_layers_per_stage", least=1), part.value("pipeline_parallel_schedule_csv")
-    part.free("pipeline_parallel_microbatch_size", "pipeline_parallel_first_stage_less_layers", "pipeline_parallel_last_stage_less_layers")
+    ends = {key: part.whole(key) for key in ("pipeline_parallel_first_stage_less_layers", "pipeline_parallel_last_stage_less_layers")}
+    part.free("pipeline_parallel_microbatch_size", *ends)
     if pp == 1:
         return
+    for key, less in ends.items():
+        if less not in (None, 1):
+            raise part.wrong(key, f"{less}: embedding and head are counted as a layer each when layers are dealt (1)")
     chunks = SCHEDULES.get(schedule.lower()) if isinstance(schedule, str) else "1" if schedule is None else None
     if chunks is None or csv:
         key = "pipeline_parallel_schedule_csv" if csv else "pipeline_parallel_schedule"
         raise part.wrong(key, f"{shown(csv or schedule)} is not modelled; 1F1B and Interleaved1F1B are")
     layers = known.whole("model.layers")
     if chunks == "2" and per_stage and layers:
-        ends = [part.whole(f"pipeline_parallel_{end}_stage_less_layers") for end in ("first", "last")]
-        stages = -(-(layers + sum(1 if less is None else less for less in ends)) // per_stage)
+        stages = -(-(layers + len(ends)) // per_stage)
         if stages % pp or stages // pp < 2:
             raise part.wrong(
                 "pipeline_parallel_layers_per_stage", f"{per_stage} cuts {layers} layers into {stages} chunks, not several on each stage"
@@ -234,6 +239,7 @@ def write(job: Job, stage: int) -> Exported:
             "tensor_parallel_degree": p.tp,
             "pipeline_parallel_degree": p.pp,
             "context_parallel_degree": p.cp,
+            **({"expert_parallel_degree": p.ep, "expert_tensor_parallel_degree": job.expert_tensor_parallel} if p.ep > 1 else {}),
             **_schedule(job),
         },
         "activation_checkpoint": _recomputation(job),

@@ -102,8 +102,8 @@ HANDLES = 2
 (ATen/cuda/CublasHandlePool.cpp)."""
 
 
-def workspaces(cluster: Cluster, implementation: Implementation) -> Block:
-    """What matrix products work in, held from the first one on."""
+def workspaces(cluster: Cluster, implementation: Implementation, *, routed: bool = False) -> Block:
+    """What matrix products work in, held from the first one on; ``routed``: whether there are routed experts."""
     gpu = cluster.gpu
     if not cluster.workspaces or gpu is None:
         return EMPTY
@@ -114,6 +114,11 @@ def workspaces(cluster: Cluster, implementation: Implementation) -> Block:
     terms = [term("cuBLAS workspaces", "buffers", span("forward", "step"), workspace_bytes, workspace_bytes=size, handles=HANDLES)]
     if own:
         terms.append(term("workspace of matrix products", "buffers", span("forward", "step"), workspace_bytes, workspace_bytes=own, handles=1))
+    grouped = implementation.grouped_workspaces if own and routed else 0
+    if own and grouped:
+        terms.append(
+            term("workspaces of experts' products", "buffers", span("forward", "step"), workspace_bytes, workspace_bytes=own, handles=grouped)
+        )
     return block(terms)
 
 

@@ -64,6 +64,8 @@ class Module:
     experts: int = 1
     transposed: bool = False
     """Whether its matrices are kept as (inputs, outputs)."""
+    attends: tuple[int, int, int, int] = (0, 0, 0, 0)
+    """Of attention: heads, key-value heads, numbers of a key and of a value of each; zeros where it is none."""
     unquantised: tuple[str, ...] = ()
     """Weights of linear layers that quantisers leave as they are."""
 
@@ -118,6 +120,8 @@ class Layout:
     recompute: str
     recompute_every: int
     recompute_modules: tuple[str, ...]
+    routed: int = 1
+    """What the tokens that a rank's routed experts see are divided by: tp over etp, each expert seeing as many as the others."""
 
 
 def layout(job: Job, seq: int) -> Layout:
@@ -135,6 +139,7 @@ def layout(job: Job, seq: int) -> Layout:
         training.recompute,
         training.recompute_every,
         training.recompute_modules,
+        parallel.tp // job.expert_tensor_parallel,
     )
 
 

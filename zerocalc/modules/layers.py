@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator
+from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, TypeAlias
 
 from zerocalc.formulas.formula import ceil_div
@@ -148,21 +149,39 @@ def products(modules: Modules, *, attention: bool, gated: bool) -> list[tuple[in
     return shapes
 
 
-def pipeline_stage(arch: Architecture, stage: int, stages: int, chunks: int) -> Architecture:
-    """What one pipeline stage of an architecture holds: its layers, on the first stage the embedding, on the last the head, a tied one's copy.
+def dealt(layers: int, chunks: int, ends: int) -> list[int]:
+    """Layers of each chunk of a pipeline, in order; those that do not divide go to the first chunks.
 
-    Layers that do not divide go to the first stages, or chunks of layers where each stage has several: chunk c of stage i is the (c·stages + i)-th.
+    ``ends``: as how many layers the embedding counts, and the head, when they are dealt (torchtitan: 1).
+
+    >>> dealt(7, 4, 0), dealt(32, 4, 1)
+    ([2, 2, 2, 1], [8, 9, 8, 7])
     """
+    per, more = divmod(layers + 2 * ends, chunks)
+    counts = [per + (index < more) for index in range(chunks)]
+    counts[0] -= ends
+    counts[-1] -= ends
+    return counts
+
+
+def stage_layers(arch: Architecture, stages: int, chunks: int, ends: int) -> list[tuple[int, ...]]:
+    """How many layers of each group every stage of a pipeline has; chunk c of stage i is the (c·stages + i)-th."""
+    starts = [0, *accumulate(dealt(arch.layers, stages * chunks, ends))]
+    bounds = [0, *accumulate([count for count, _ in arch.groups])]
+    return [
+        tuple([
+            sum([max(0, min(starts[c + 1], last) - max(starts[c], first)) for c in range(stage, stages * chunks, stages)])
+            for first, last in pairwise(bounds)
+        ])
+        for stage in range(stages)
+    ]  # fmt: skip
+
+
+def pipeline_stage(arch: Architecture, stage: int, stages: int, layers: tuple[int, ...]) -> Architecture:
+    """What one pipeline stage holds: so many layers of each group, on the first stage the embedding, on the last the head, a tied one's copy."""
     if stages == 1:
         return arch
-    per, more = divmod(arch.layers, stages * chunks)
-    starts = [index * per + min(index, more) for index in range(stages * chunks + 1)]
-    mine = [range(starts[index], starts[index + 1]) for index in range(stage - 1, stages * chunks, stages)]
-    groups, done = [], 0
-    for count, modules in arch.groups:
-        here = sum([len(range(max(part.start, done), min(part.stop, done + count))) for part in mine])
-        done += count
-        groups += [(here, modules)] if here else []
+    groups = [(here, modules) for here, (_, modules) in zip(layers, arch.groups, strict=True) if here]
     after = arch.after if stage == stages else ()
     tied = arch.tied and stage == stages
     if tied:

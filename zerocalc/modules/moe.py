@@ -59,7 +59,7 @@ def route(
     experts outside the best groups are masked before the choice. Without ``router`` a step of its own has chosen.
 
     Grouped, the tokens of all experts lie in one tensor; one after the other, each expert keeps its tokens, and their results once more.
-    Not counted: imbalance, which moves bytes between ranks of expert parallelism but not on a rank that has all experts.
+    Experts on ranks of their own see as many tokens as there are on a rank, each expert as many as another: ranks send each other theirs.
     """
     again = tape.region("moe", x)
     for _time in range(jitters):
@@ -98,7 +98,7 @@ def _chosen(tape: Tape, x: Value, top_k: int, ffn: int, gated: bool, activation:
     n, hidden = tape.run.tokens, x.shape[-1]
     grouped = tape.how.experts == "grouped"
     tape.small("places of tokens", INDEX, 1, (3 if grouped else 2, n, top_k))
-    chosen = Value("expert inputs", tape.compute if tape.autocast else x.dtype, 1, (n, top_k, hidden))
+    chosen = Value("expert inputs", tape.compute if tape.autocast else x.dtype, tape.run.routed, (n, top_k, hidden))
     result = _experts_of(tape, chosen, (top_k, ffn), gated, activation, hidden)
     tape.keep(result)
     tape.small("expert weights", FULL if scores == FULL else tape.compute, 1, (n, top_k))
@@ -122,7 +122,7 @@ def _experts_of(tape: Tape, x: Value, width: tuple[int, int], gated: bool, activ
         inner = gate_up(tape, x, width, True, activation, "experts")
     else:
         inner = activate(tape, tape.linear(x, "experts.up", f"{activation} input", width), activation, "down input")
-    return tape.linear(inner, "experts.down", "expert results", (width[0], hidden))
+    return tape.linear(inner, "experts.down", "expert results", (width[0], hidden), tape.run.routed)
 
 
 def scaled_router(*, hidden: int, experts: int) -> tuple[ParameterRow, ...]:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from zerocalc.formulas.formula import ceil_div
 from zerocalc.ledger import record, replaced
-from zerocalc.modules.base import layout
-from zerocalc.modules.layers import Architecture, architecture, pipeline_stage, shapes
+from zerocalc.modules.base import Layout, layout
+from zerocalc.modules.layers import Architecture, architecture, pipeline_stage, shapes, stage_layers
 from zerocalc.modules.padding import WHOLE_MODEL, padded
 from zerocalc.modules.units import Unit, pipeline_split, rounded_up, units
 from zerocalc.spec.base import FieldError
@@ -44,8 +44,17 @@ class Rank:
     padded: int = 0
     """Elements of all parameters with what the framework rounds them up by; 0 where it rounds nothing."""
     rule: str = "none"
+    group: Literal["dp", "edp"] = "dp"
+    """Whose gradients are reduced together: of what all hold alike, or of routed experts on ranks of their own."""
+    parts: tuple[Rank, ...] = ()
+    """All else and the routed experts, where those are on ranks of their own: each with shards of its own."""
     whole: Architecture | None = None
     """All of the model, where ``arch`` may be one pipeline stage's part of it."""
+
+    @property
+    def sharded_alike(self) -> tuple[Rank, ...]:
+        """The parts of a rank, each sharded over ranks of its own."""
+        return self.parts or (self,)
 
     def shardable(self, of: str) -> int:
         """Elements that a recipe's row divides, rounded up as the framework does; where not all is trained, as they are."""
@@ -105,11 +114,43 @@ class Rank:
         return matrix if of == "matrix" else trained - matrix
 
 
+Share: TypeAlias = tuple[Job, Rank]
+"""What one kind of rank holds, and the job that says which pipeline stage it is on."""
+
+
 def rank(job: Job) -> Rank:
-    """The rank that all ranks of an even split are like. Raises `FieldError` where more is trained than there is."""
-    model, parallel = job.model, job.parallel
+    """The rank of a job's pipeline stage, or the rank that all ranks of an even split are like.
+
+    Raises `FieldError` where more is trained than there is.
+    """
+    return _rank(job, *_whole(job))
+
+
+def shares(job: Job) -> list[Share]:
+    """A job's rank, or one for each kind of pipeline stage where it is the worst stage that counts."""
+    run, arch = _whole(job)
+    if arch is None or not job.by_stage:
+        return [(job, _rank(job, run, arch))]
+    parallel = job.parallel
+    layers = stage_layers(arch, parallel.pp, parallel.interleave, job.framework.ends_as_layers)
+    kinds: dict[tuple[bool, bool, tuple[int, ...]], int] = {}
+    for number, own in enumerate(layers, 1):
+        kinds.setdefault((number == 1, number == parallel.pp, own), number)  # later ones that are alike have fewer micro-batches in flight
+    return [(own, _rank(own, run, arch)) for own in [on_stage(job, number) for number in kinds.values()]]
+
+
+def on_stage(job: Job, number: int) -> Job:
+    """The job as one of its pipeline stages sees it, 1 the first."""
+    return job.model_copy(update={"parallel": job.parallel.model_copy(update={"pipeline_stage": number})})
+
+
+def _whole(job: Job) -> tuple[Layout | None, Architecture | None]:
     run = layout(job, job.training.seq) if job.training.seq else None
-    arch = architecture(model, run, job.implementation)
+    return run, architecture(job.model, run, job.implementation)
+
+
+def _rank(job: Job, run: Layout | None, arch: Architecture | None) -> Rank:
+    model, parallel = job.model, job.parallel
     total = arch.parameters if arch is not None else model.params or 0
     extra = adapters_of(model, arch) if model.lora is not None and arch is not None else None
     base = total
@@ -122,18 +163,41 @@ def rank(job: Job) -> Rank:
     split = parallel.tp * stages
     whole = arch
     if arch is not None and parallel.pipeline_stage is not None:
-        arch = pipeline_stage(arch, parallel.pipeline_stage, parallel.pp, parallel.interleave)
+        layers = stage_layers(arch, parallel.pp, parallel.interleave, job.framework.ends_as_layers)
+        arch = pipeline_stage(arch, parallel.pipeline_stage, parallel.pp, layers[parallel.pipeline_stage - 1])
     own = ceil_div(base, split)
     if arch is not None and (parallel.tp > 1 or parallel.pipeline_stage is not None):
         before, groups, after = arch.on_rank(parallel.tp)
         own = ceil_div(before + sum([count * amount for count, amount in groups]) + after, stages)
     trained = own if trainable == base else ceil_div(trainable, split)
+    if job.experts_apart and arch is not None:
+        return _in_parts(job, run, arch, whole)
     kept = frozen_base(model, arch) if model.quantised is not None and (model.trainable or model.lora) else None
     return Rank(
         own + trained if extra is not None else own, trained, job.shards, arch, units(job, arch, own, extra), run.tokens if run else 0, split, total,
         trainable, own if extra is not None else 0, extra, kept, job.zero.persistence_threshold,
         whole=whole,
     )  # fmt: skip
+
+
+def _in_parts(job: Job, run: Layout | None, arch: Architecture, whole: Architecture | None) -> Rank:
+    """A rank whose routed experts are divided and sharded over other ranks than the rest."""
+    from zerocalc.modules.experts import experts_only, without_experts  # most models have none
+
+    p, etp, shards = job.parallel, job.expert_tensor_parallel, pipeline_split(job)
+    total, tokens = whole.parameters if whole else 0, run.tokens if run else 0
+    parts: list[Rank] = []
+    rest: tuple[Architecture, Literal["dp", "edp"], int, int] = (without_experts(arch), "dp", p.tp, job.shards)
+    experts: tuple[Architecture, Literal["dp", "edp"], int, int] = (experts_only(arch, p.ep), "edp", etp, job.expert_shards)
+    for part, group, split, n in (rest, experts):
+        before, groups, after = part.on_rank(split)
+        own = ceil_div(before + sum([count * amount for count, amount in groups]) + after, shards)
+        if own:
+            cut = units(job, part, own, None, split)
+            parts.append(Rank(own, own, n, part, cut, tokens, split * shards, part.parameters, part.parameters, group=group, whole=whole))
+    held = sum([part.parameters for part in parts])
+    cut = tuple([unit for part in parts for unit in part.units])
+    return Rank(held, held, job.shards, arch, cut, tokens, p.tp * shards, total, total, parts=tuple(parts), whole=whole)
 
 
 def frozen_base(model: Model, arch: Architecture | None) -> Stored:
@@ -152,13 +216,17 @@ def frozen_base(model: Model, arch: Architecture | None) -> Stored:
 def rounded(holds: Rank, job: Job, rule: str) -> Rank:
     """A rank whose parameters are rounded up as a framework's stage does it, tensor by tensor; as it is where tensors are cut, or adapters added."""
     arch = holds.arch
+    if holds.parts:
+        return replaced(holds, parts=tuple([rounded(part, job, rule) for part in holds.parts]))
+    if holds.group == "edp" and rule == "first_dimension":
+        return holds  # experts fewer than ranks are cut along another dimension (torchtitan 0.2.2, models/llama4/infra/parallelize.py)
     if rule == "none" or arch is None or holds.split > 1 or holds.adapters is not None:
         return holds
     item_bytes = DTYPE_BYTES[job.gather_dtype]
     if rule in WHOLE_MODEL:
         every = [shape for count, modules in arch.all_groups() for shape in shapes(modules) * count]
-        return replaced(holds, padded=padded(every, rule, job.shards, item_bytes), rule=rule)
-    cut = rounded_up(holds.units, arch, rule, job.shards, item_bytes)
+        return replaced(holds, padded=padded(every, rule, holds.shards, item_bytes), rule=rule)
+    cut = rounded_up(holds.units, arch, rule, holds.shards, item_bytes)
     return replaced(holds, units=cut, padded=sum([unit.count * unit.padded for unit in cut]), rule=rule)
 
 

@@ -33,7 +33,9 @@ class Unit:
     """Elements with what the framework rounds them up by; 0 where it rounds nothing."""
 
 
-def units(job: Job, arch: Architecture | None, rank_parameters: int, adapters: Adapters | None = None) -> tuple[Unit, ...]:
+def units(
+    job: Job, arch: Architecture | None, rank_parameters: int, adapters: Adapters | None = None, tensor_parallel: int | None = None
+) -> tuple[Unit, ...]:
     """The units of one rank; their elements (and adapters) sum to the rank's parameters where it is split evenly.
 
     Layers that differ come largest first, since the largest ones decide what gathers hold. A tied head is one unit with the embedding
@@ -45,7 +47,7 @@ def units(job: Job, arch: Architecture | None, rank_parameters: int, adapters: A
             return (Unit("whole model", "whole", rank_parameters, 1, known=False),)
         return _cut("block", "layer", rank_parameters, min(blocks, rank_parameters))
     stages = pipeline_split(job)
-    before, groups, after = arch.on_rank(job.parallel.tp)
+    before, groups, after = arch.on_rank(tensor_parallel or job.parallel.tp)
     layers: tuple[Unit, ...] = ()
     in_layer = adapters.groups if adapters is not None else (0,) * len(arch.group_elements)
     alike: dict[tuple[int, int], int] = {}  # groups may differ in what they recompute alone
@@ -55,12 +57,11 @@ def units(job: Job, arch: Architecture | None, rank_parameters: int, adapters: A
         layers += _cut("layer", "layer", ceil_div(count * amount, stages), ceil_div(count, stages), ceil_div(adapter, job.parallel.tp))
     ends = (adapters.before, adapters.after) if adapters is not None else (0, 0)
     if job.framework.wraps == "root":
-        return (Unit("root", "root", ceil_div(before + after, stages), 1, adapters=ceil_div(sum(ends), job.parallel.tp * stages)), *layers)
-    return (
-        Unit("embedding", "embedding", ceil_div(before, stages), 1, adapters=ceil_div(ends[0], job.parallel.tp * stages)),
-        *layers,
-        Unit("head", "head", ceil_div(after, stages), 1, adapters=ceil_div(ends[1], job.parallel.tp * stages)),
-    )
+        root = Unit("root", "root", ceil_div(before + after, stages), 1, adapters=ceil_div(sum(ends), job.parallel.tp * stages))
+        return (root, *layers) if root.elements else layers
+    embedding = Unit("embedding", "embedding", ceil_div(before, stages), 1, adapters=ceil_div(ends[0], job.parallel.tp * stages))
+    head = Unit("head", "head", ceil_div(after, stages), 1, adapters=ceil_div(ends[1], job.parallel.tp * stages))
+    return tuple([unit for unit in (embedding, *layers, head) if unit.elements])  # a pipeline stage may have neither
 
 
 def pipeline_split(job: Job) -> int:

@@ -20,8 +20,10 @@ REPEATING = frozenset({"full", "operators"})
 
 
 def listed_whole(job: Job, rank: Rank) -> bool:
-    """Whether a rank has the whole list of tensors, and trains them all: no bare number, no adapters, no stage of a pipeline."""
-    return rank.arch is not None and rank.trainable == rank.parameters and job.parallel.pp == 1
+    """Whether a rank has the whole list of tensors, and trains them all: no bare number, no adapters, no stage of
+    a pipeline, no experts on ranks of their own.
+    """
+    return rank.arch is not None and rank.trainable == rank.parameters and job.parallel.pp == 1 and not job.experts_apart
 
 
 def windowed(job: Job, rank: Rank) -> Gathers | None:

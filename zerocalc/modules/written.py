@@ -101,8 +101,17 @@ def written(step: Any, saved: tuple[SavedRow, ...]) -> list[Module]:
         rows = function(**values)
     except TypeError as error:
         raise FieldError("model.stack", f"{step.type} {step.name}: {error}") from None
-    transposed = bool(values.get("transposed"))
-    return [Module(step.name, step.component or component, rows, saved, transposed=transposed, unquantised=step.unquantised)]
+    transposed, attends = bool(values.get("transposed")), _attends(step.type, values)
+    return [Module(step.name, step.component or component, rows, saved, transposed=transposed, attends=attends, unquantised=step.unquantised)]
+
+
+def _attends(kind: str, values: dict[str, Any]) -> tuple[int, int, int, int]:
+    """Heads, key-value heads, and the sizes of a key and a value; latent attention makes a key and a value for every head."""
+    if kind == "attention":
+        return values["heads"], values["kv_heads"], values["head_dim"], values.get("value_dim") or values["head_dim"]
+    if kind == "mla":
+        return values["heads"], values["heads"], values["nope_dim"] + values["rope_dim"], values["value_dim"]
+    return 0, 0, 0, 0
 
 
 def _is_linear(name: str, shape: tuple[int, ...]) -> bool:

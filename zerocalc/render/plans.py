@@ -74,7 +74,7 @@ def verdict(plan: Plan) -> Text:
         name = display_name(chosen.name)
         if chosen.fits:
             spare = format_gib(usable - gpu.reserved_bytes)
-            fits = "fits on an even share of the pipeline" if plan.job.parallel.even_share else "fits"
+            fits = "fits on an even share of the pipeline" if plan.job.even_share else "fits"
             return Text(
                 f"{name} {fits}: {figure(gpu.reserved_bytes, GIB)} of {format_gib(usable)}, {spare} to spare. {_traffic(chosen)}", "bold green"
             )
@@ -100,7 +100,10 @@ def _traffic(candidate: Estimate) -> str:
 def header(job: Job, parameters: int) -> list[str]:
     """What was asked, in one line for states and one for the batch where it is known."""
     p, t = job.parallel, job.training
-    degrees = "".join(f", {name} {degree}" for name, degree in (("tp", p.tp), ("pp", p.pp), ("interleave", p.interleave), ("cp", p.cp)) if degree > 1)
+    degrees = "".join(
+        f", {name} {degree}" for name, degree in (("tp", p.tp), ("pp", p.pp), ("interleave", p.interleave), ("cp", p.cp), ("ep", p.ep)) if degree > 1
+    )
+    degrees += f", etp {job.expert_tensor_parallel}" if job.experts_apart and p.tp > 1 else ""
     gpus = f"{job.cluster.gpus:,} GPU{'s' if job.cluster.gpus > 1 else ''}"
     kind = f" {job.cluster.gpu.title}" if job.cluster.gpu else ""
     lines = [f"{describe_model(job, parameters)}, {gpus}{kind}{degrees}, N_d {job.shards:,}"]
@@ -208,6 +211,8 @@ def _peak_rows(plan: Plan, amounts: Callable[..., Row]) -> list[Row]:
 
     moments = tuple(SHORT_MOMENT[c.memory.gpu.peak_moment] for c in plan.candidates)
     rows = [Row("known peak, at" if plan.candidates[0].memory.gpu.unknown else "peak, at", "", moments, "italic")]
+    if plan.job.by_stage:
+        rows.append(Row("  on pipeline stage", "", tuple(f"{c.pipeline_stage} of {plan.job.parallel.pp}" for c in plan.candidates), "italic"))
     rows.append(amounts("  states then", "", at_peak(STATE_KINDS)))
     for label, kinds in PEAK_ROWS:
         row = amounts(f"  {label}", "", at_peak(kinds))

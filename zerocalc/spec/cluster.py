@@ -143,20 +143,20 @@ class Cluster(Spec):
 class Parallel(Spec):
     """Degrees of model parallelism; what is left of the GPUs is data parallelism. ``interleave``: chunks of layers on each pipeline stage.
 
-    ``pipeline_stage``: whose memory is told, 1 the first and ``pp`` the last; an even share of all stages while it is not given.
+    ``ep``: ranks over which routed experts are dealt; ``etp``: ranks that divide each of them (tp, or as the framework does it, unless told).
+    Both are taken from tp·cp·dp, and divide nothing but routed experts.
+
+    ``pipeline_stage``: whose memory is told, 1 the first and ``pp`` the last; of the stage that needs most while it is not given.
     """
 
     tp: Whole = 1
     pp: Whole = 1
     cp: Whole = 1
+    ep: Whole = 1
+    etp: Whole | None = None
     interleave: Whole = 1
     pipeline_stage: Whole | None = None
     sequence_parallel: StrictBool = False
-
-    @property
-    def even_share(self) -> bool:
-        """Whether what is told is an even share of a pipeline's stages."""
-        return self.pp > 1 and self.pipeline_stage is None
 
     @model_validator(mode="after")
     def _check(self) -> Self:

@@ -97,7 +97,12 @@ class Framework(Spec):
     """Behaviour that differs between frameworks; ``paper`` is what [ZeRO] describes.
 
     ``wraps``: whether what stands outside the layers is one unit (``root``) or embedding and head are one each (``ends``). ``options``:
-    those of ZeRO's choices that mean something to it, all if none are named.
+    those of ZeRO's choices that mean something to it, all if none are named. ``ends_as_layers``: as how many layers the embedding counts, and the
+    head, when layers are dealt to pipeline stages; ``uneven_stages``: whether layers that do not divide are dealt at all, to the first ones.
+    ``experts_at``: the stages beside which routed experts can be dealt to ranks of their own; ``experts_divided``: whether those are then divided
+    as tensor parallelism divides the rest, unless told otherwise. ``context``: how context-parallel ranks come by each other's keys and values: from
+    neighbour to neighbour (``ring``), all at once (``all_gather``, gradients from neighbour to neighbour), or each takes some heads of all tokens
+    (``all_to_all``).
     """
 
     name: Annotated[str, Field(min_length=1, max_length=60)]
@@ -108,6 +113,11 @@ class Framework(Spec):
     units_in_flight: Whole
     wraps: Literal["ends", "root"] = "ends"
     options: tuple[str, ...] | None = None
+    ends_as_layers: Annotated[int, Field(ge=0, le=1, strict=True)] = 0
+    uneven_stages: StrictBool = True
+    experts_at: tuple[Stage, ...] = ()
+    experts_divided: StrictBool = True
+    context: Literal["ring", "all_gather", "all_to_all"] = "ring"
     note: Annotated[str, Field(max_length=500)] | None = None
     stages: Annotated[tuple[FrameworkStage, ...], Field(min_length=1, max_length=4)]
 

@@ -30,8 +30,9 @@ class Implementation(Spec):
     - ``sequence_input``: under sequence parallelism, whether a layer keeps its share of a product's input and gathers it again, or all of it.
     - ``experts``: one product over all experts, or one expert after the other. ``kept_product``: recomputation by operator keeps the output of
       every so manieth product, beside attention's. ``shared_buffer``: one buffer, held for good, in which sequences are gathered and scores computed.
-    - ``gemm_workspace``: whether its matrix products have a workspace of their own. ``stage_inputs``: whether a pipeline stage refers to its last
-      micro-batch's input, and to that one's gradient, until the next step. ``placeholder_gradients``: whether products that add to a gradient buffer
+    - ``gemm_workspace``: whether its matrix products have a workspace of their own; ``grouped_workspaces``: how many more those
+      over all experts have. ``stage_inputs``: whether a pipeline stage refers to its last micro-batch's input, and its gradient, until the next step.
+      ``placeholder_gradients``: whether products that add to a gradient buffer
       themselves hand on a tensor that nobody reads, one for each shape of a layer's weights, made once.
     - ``context_output``: whether context parallelism keeps attention's output as it was computed beside the one that is sent back to its tokens.
     """
@@ -52,6 +53,7 @@ class Implementation(Spec):
     kept_product: Whole
     shared_buffer: StrictBool
     gemm_workspace: StrictBool = False
+    grouped_workspaces: Annotated[int, Field(ge=0, le=64, strict=True)] = 0
     stage_inputs: StrictBool = False
     placeholder_gradients: StrictBool = False
     context_output: Literal["once", "twice"] = "once"

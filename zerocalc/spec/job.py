@@ -83,6 +83,43 @@ class Job(Spec):
         """
         return self.zero.shard_group or self.dp * self.parallel.cp
 
+    @property
+    def by_stage(self) -> bool:
+        """Whether the answer is of the pipeline stage that needs most: an architecture that is trained as a whole, and no stage named."""
+        return self.parallel.pp > 1 and self.parallel.pipeline_stage is None and self._cut_by_stage
+
+    @property
+    def even_share(self) -> bool:
+        """Whether what is told is an even share of a pipeline's stages."""
+        return self.parallel.pp > 1 and self.parallel.pipeline_stage is None and not self._cut_by_stage
+
+    @property
+    def _cut_by_stage(self) -> bool:
+        """Whether it is known what one stage of a pipeline holds."""
+        m = self.model
+        return not m.is_bare and m.lora is None and m.quantised is None and m.trainable is None
+
+    @property
+    def expert_tensor_parallel(self) -> int:
+        """Ranks that divide each routed expert."""
+        told, p = self.parallel.etp, self.parallel
+        return told if told is not None else p.tp if p.ep == 1 or self.framework.experts_divided else 1
+
+    @property
+    def experts_apart(self) -> bool:
+        """Whether routed experts are divided over other ranks than the rest of the model."""
+        return self.parallel.ep > 1 or self.expert_tensor_parallel != self.parallel.tp
+
+    @property
+    def expert_ranks(self) -> int:
+        """Ranks that hold all routed experts of a pipeline stage, and the stages of that: what their copies or shards divide the GPUs by."""
+        return self.parallel.pp * self.parallel.ep * self.expert_tensor_parallel
+
+    @property
+    def expert_shards(self) -> int:
+        """The ranks over which gradients of routed experts are reduced and their states sharded."""
+        return self.cluster.gpus // self.expert_ranks
+
     def dtype_of(self, word: str) -> str:
         """The dtype that a framework's word stands for: gather, reduce, compute, weights, or a dtype itself."""
         if word == "gather":
@@ -115,7 +152,8 @@ class Job(Spec):
     @property
     def stages(self) -> tuple[int, ...]:
         """The stages asked for: all that the framework has unless some were named."""
-        return self.zero.stage or tuple(stage.stage for stage in self.framework.stages)
+        every = tuple(stage.stage for stage in self.framework.stages)
+        return self.zero.stage or (tuple(s for s in every if s in self.framework.experts_at) if self.experts_apart else every)
 
     @property
     def reduce_dtype(self) -> str:
@@ -159,12 +197,61 @@ class Job(Spec):
             raise FieldError("parallel.pp", f"{p.pp} stages are more than the {m.layer_count} layers")
         if p.interleave > 1:
             self._check_interleaving()
-        if p.pipeline_stage is not None and (m.is_bare or m.lora is not None or m.quantised is not None):
+        if p.pp > 1 and m.layer_count:
+            self._check_stages_of_pipeline(m.layer_count)
+        if p.pipeline_stage is not None and not self._cut_by_stage:
             raise FieldError(
                 "parallel.pipeline_stage", "needs an architecture that is trained as a whole: no bare count, no adapters, no quantised base"
             )
-        if self.training.seq and p.cp > self.training.seq:
-            raise FieldError("parallel.cp", f"{p.cp} is more than the {self.training.seq} tokens of a sequence")
+        if p.ep > 1 or p.etp is not None:
+            self._check_experts()
+        if p.cp > 1:
+            self._check_sequence(p.cp)
+
+    def _check_sequence(self, parts: int) -> None:
+        seq = self.training.seq
+        if not seq:
+            raise FieldError("parallel.cp", f"{parts} splits sequences: say how long they are (training.seq)")
+        if parts > seq:
+            raise FieldError("parallel.cp", f"{parts} is more than the {seq} tokens of a sequence")
+        if seq % parts:
+            raise FieldError("parallel.cp", f"{parts} does not divide the {seq} tokens of a sequence")
+
+    def _check_experts(self) -> None:
+        p, m, gpus, framework = self.parallel, self.model, self.cluster.gpus, self.framework
+        name = "parallel.ep" if p.ep > 1 else "parallel.etp"
+        if not m.expert_counts or not self._cut_by_stage:
+            raise FieldError(name, "divides routed experts: it needs an architecture that has some and is trained as a whole")
+        if not self.experts_apart:
+            return
+        if not framework.experts_at:
+            raise FieldError(name, f"{framework.name} does not deal experts to ranks of their own")
+        for stage in self.stages:
+            if framework.stage(stage).stage not in framework.experts_at:
+                at = ", ".join(map(str, framework.experts_at))
+                raise FieldError("zero.stage", f"{framework.name} deals experts to ranks of their own at stages {at}, not at {stage}")
+        for experts in m.expert_counts:
+            if experts % p.ep:
+                raise FieldError("parallel.ep", f"{p.ep} does not divide the {experts} experts")
+        etp = self.expert_tensor_parallel
+        if gpus % self.expert_ranks:
+            raise FieldError(name, f"pp·ep·etp = {p.pp}·{p.ep}·{etp} = {self.expert_ranks} does not divide the {gpus} GPUs")
+        if p.tp > 1 and not p.sequence_parallel:
+            raise FieldError(name, "beside tensor parallelism needs sequence_parallel: its ranks would route the same tokens")
+        if p.tp % etp:
+            raise FieldError("parallel.etp", f"{etp} does not divide tp = {p.tp}")
+        z = self.zero
+        if z.shard_group or z.secondary_group or z.quantised_gradients or z.gather == "broadcast":
+            raise FieldError(name, "is not counted beside hybrid sharding, quantised gradients or broadcast blocks")
+
+    def _check_stages_of_pipeline(self, layers: int) -> None:
+        p, framework = self.parallel, self.framework
+        chunks = p.pp * p.interleave
+        if layers % chunks and not framework.uneven_stages:
+            of = f"stages of {p.interleave} chunks" if p.interleave > 1 else "stages"
+            raise FieldError("parallel.pp", f"{p.pp} {of} do not divide the {layers} layers, and {framework.name} deals out whole shares only")
+        if framework.ends_as_layers and (layers + 2 * framework.ends_as_layers) // chunks <= framework.ends_as_layers:
+            raise FieldError("parallel.pp", f"{framework.name} counts embedding and head as layers: of {layers}, {chunks} would leave a stage none")
 
     def _check_interleaving(self) -> None:
         p, micro_batches, layers = self.parallel, self.training.accumulation, self.model.layer_count
@@ -218,6 +305,8 @@ class Job(Spec):
             raise FieldError("zero.quantised_gradients", f"needs whole nodes of {self.cluster.gpus_per_node} ranks that shard the same parameters")
         if z.shard_group and z.quantised_gradients:
             raise FieldError("zero.shard_group", "and quantised_gradients, which reduces over all ranks in two hops, exclude each other")
+        if self.experts_apart and (z.secondary_group or self.quantises):
+            raise FieldError("parallel.ep", "with secondary shards or quantised traffic is not modelled: nothing says over whom experts' are shared")
         for stage in self.stages if z.shard_group and z.shard_group < every else ():
             if not self.framework.stage(stage).copies_alike and (stage or len(self.stages) == 1):
                 raise FieldError("zero.shard_group", f"{self.framework.name} keeps no copies of shards at stage {stage}{self._with_copies()}")

@@ -132,6 +132,12 @@ class Model(Spec):
         return tuple(sorted({int(m.values["heads"]) for m in attentions}))
 
     @property
+    def expert_counts(self) -> tuple[int, ...]:
+        """Numbers of routed experts in the model's layers, each once; none where it has none, or they are not known."""
+        modules = [m for group in self.stack.groups for m in group.modules if m.type == "moe"] if self.stack is not None else []
+        return tuple(sorted({int(m.values["experts"]) for m in modules}))
+
+    @property
     def layer_count(self) -> int | None:
         """Layers of the model, if it has any that are known."""
         return self.layers if self.stack is None else sum(group.count for group in self.stack.groups)

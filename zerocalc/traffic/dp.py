@@ -24,7 +24,7 @@ class DataParallel:
     def __init__(self, job: Job, rank: Rank, stage: int, reductions: int, overlapped: bool) -> None:
         self.job, self.zero, self.rank, self.stage, self.reductions = job, job.zero, rank, stage, reductions
         self.overlapped = overlapped
-        self.link = link(job, "dp", job.reducing(stage), SOURCES[stage])
+        self.link = link(job, rank.group, job.reducing(stage) if rank.group == "dp" else rank.shards, SOURCES[stage])
         self.reduce_dtype = job.reduce_dtype
         self.reduce_size = DTYPE_BYTES[self.reduce_dtype]
 

@@ -31,7 +31,7 @@ def framework_traffic(job: Job, rank: Rank, behaviour: FrameworkStage) -> list[C
     """The collectives of a stage's rows in one optimizer step."""
     out: list[Collective] = []
     for move in behaviour.moves:
-        over = _over(job, behaviour, move)
+        over = _over(job, rank, behaviour, move)
         if over.ranks > 1 and job.zero.chosen(move.when, move.unless):
             if move.by == "hops":
                 hidden = move.overlapped and job.overlaps(behaviour.stage)
@@ -43,16 +43,17 @@ def framework_traffic(job: Job, rank: Rank, behaviour: FrameworkStage) -> list[C
     return out
 
 
-def _over(job: Job, behaviour: FrameworkStage, move: Move) -> Link:
+def _over(job: Job, rank: Rank, behaviour: FrameworkStage, move: Move) -> Link:
     """The ranks of a move: those that share one copy of the states, those that hold the same share, or those of a secondary copy.
 
     Where windows decide and the modules are not known, all of backward is gathered from the secondary copy, if there is one.
     """
-    shards, group, source = job.reducing(behaviour.stage), job.zero.secondary_group, job.framework.source
+    group, source = job.zero.secondary_group, job.framework.source
+    shards = job.reducing(behaviour.stage) if rank.group == "dp" else rank.shards
     if move.over == "replicas":
-        return link(job, "dp", job.replicas, source, apart=shards)
+        return link(job, rank.group, job.replicas, source, apart=shards)
     near = move.over == "secondary" or (move.by == "window" and move.moment == "backward")
-    return link(job, "dp", group if group is not None and near else shards, source)
+    return link(job, rank.group, group if group is not None and near else shards, source)
 
 
 def _calls(
@@ -88,9 +89,9 @@ def _windowed(job: Job, rank: Rank, behaviour: FrameworkStage, move: Move, known
             first.append(("", elements, count))
             second.append(("", elements, count * (micro_batches - 1)))
     source = job.framework.source
-    out = _sent(job, rank, behaviour, move, link(job, "dp", n, source), merged(first))
+    out = _sent(job, rank, behaviour, move, link(job, rank.group, n, source), merged(first))
     if group is not None and group > 1:
-        out += _sent(job, rank, behaviour, move, link(job, "dp", group, source), merged(second))
+        out += _sent(job, rank, behaviour, move, link(job, rank.group, group, source), merged(second))
     return out
 
 

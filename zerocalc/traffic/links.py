@@ -14,9 +14,12 @@ def link(job: Job, group: Group, ranks: int, source: str, *, apart: int = 1) -> 
 
     GPUs are numbered as frameworks do it: tensor-parallel ranks innermost, then context-, data- and pipeline-parallel ones ([Meg] §3.5;
     megatron-core, parallel_state.py: tp-cp-ep-dp-pp). Those that share shards are context- and data-parallel ranks together.
+    Of those that share experts the ranks that divide one lie innermost, then those that hold others, then those that hold the same ones.
     """
     p = job.parallel
-    between = {"tp": 1, "dp": p.tp, "cp": p.tp, "pp": p.tp * p.cp * job.dp, "host": 1}[group] * apart
+    etp = job.expert_tensor_parallel
+    steps = {"tp": 1, "dp": p.tp, "cp": p.tp, "pp": p.tp * p.cp * job.dp, "host": 1, "etp": 1, "ep": etp, "edp": etp * p.ep}
+    between = steps[group] * apart
     return Link(group, ranks, "node" if ranks * between <= job.cluster.gpus_per_node else "network", source, between)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from zerocalc.formulas.formula import ceil_div
+from zerocalc.modules.layers import Architecture
 from zerocalc.modules.rank import Rank
 from zerocalc.modules.units import pipeline_split
 from zerocalc.schedule import HOST_TRAFFIC, Collective, Link, Op, Phase, collective
@@ -13,6 +14,7 @@ from zerocalc.traffic.links import link
 BOUNDARY: tuple[tuple[Phase, str], ...] = (("forward", "activations to the next stage"), ("backward", "gradients to the stage before"))
 PARTITIONED_SOURCE = "[ZeRO] §8"
 TENSOR_PARALLEL_SOURCE = "[ZeRO] §8; [SP] §4.2.2"
+TIED_SOURCE = "[Meg]'s code: megatron-core 0.16.1, distributed/finalize_model_grads.py"
 SYNCS_PER_PASS = 2
 """[ZeRO] §8: one all-reduce after attention and one after the MLP in forward, the same in backward, and in a recomputed forward."""
 
@@ -22,25 +24,45 @@ def model_parallel(job: Job, rank: Rank) -> list[Collective]:
     if rank.arch is None or not rank.arch.saves:
         return []
     parallel = job.parallel
-    if parallel.tp == parallel.pp == 1:
+    if job.model_parallel == 1 and not job.experts_apart:
         return []  # P_a needs tensor parallelism too
     calls = _Calls(job, rank.tokens * rank.arch.hidden, ceil_div(rank.arch.layers, pipeline_split(job)))
-    return calls.tensor_parallel() + calls.partitioned_activations() + calls.pipeline_parallel()
+    out = calls.tensor_parallel(rank.arch) + calls.partitioned_activations() + calls.pipeline_parallel() + calls.tied_embedding(rank.whole)
+    if parallel.tp > 1:
+        from zerocalc.traffic.ends import ends  # as below
+
+        out += ends(job, rank)
+    if parallel.cp > 1:
+        from zerocalc.traffic.context import context_parallel  # most jobs have none
+
+        out += context_parallel(job, rank.arch, rank.tokens)
+    if job.experts_apart:
+        from zerocalc.traffic.experts import expert_parallel  # as above
+
+        out += expert_parallel(job, rank.arch, rank.tokens)
+    return out
 
 
 def unknown_traffic(job: Job, rank: Rank) -> tuple[str, ...]:
     """What is sent and not in the schedule: all that depends on activations while those are unknown, and what context-parallel ranks send."""
     parallel = job.parallel
-    if job.model_parallel == 1:
+    if job.model_parallel == 1 and not job.experts_apart:
         return ()
     known = rank.arch is not None and rank.arch.saves
     missing = {
         "tensor-parallel traffic": parallel.tp > 1 and not known,
         "pipeline-parallel traffic": parallel.pp > 1 and not known,
-        "context-parallel traffic": parallel.cp > 1,
+        "context-parallel traffic": parallel.cp > 1 and not (known and _attends(rank)),
+        "expert-parallel traffic": job.experts_apart and not known,
         HOST_TRAFFIC: job.zero.cpu_checkpointing and not known,
     }
     return tuple([name for name, is_missing in missing.items() if is_missing])
+
+
+def _attends(rank: Rank) -> bool:
+    from zerocalc.traffic.context import attends  # as above
+
+    return rank.arch is not None and attends(rank.arch)
 
 
 class _Calls:
@@ -52,7 +74,8 @@ class _Calls:
         self.tensor_bytes = elements * DTYPE_BYTES[self.dtype]
         self.tp = job.parallel.tp
 
-    def tensor_parallel(self) -> list[Collective]:
+    def tensor_parallel(self, arch: Architecture) -> list[Collective]:
+        """All-reduces after attention and after the MLP; experts on ranks of their own are none of the latter."""
         if self.tp == 1:
             return []
         ops: tuple[Op, ...] = ("all_gather", "reduce_scatter") if self.job.parallel.sequence_parallel else ("all_reduce",)
@@ -61,6 +84,10 @@ class _Calls:
             passes.append(("backward", "recomputed activations"))
         over = link(self.job, "tp", self.tp, TENSOR_PARALLEL_SOURCE)
         count = SYNCS_PER_PASS * self.layer_calls
+        if self.job.experts_apart:
+            from zerocalc.modules.experts import moe_layers  # as above
+
+            count -= self.micro_batches * sum([layers for layers, _ in moe_layers(arch)])
         out = [collective(over, phase, op, what, self.dtype, self.tensor_bytes, count) for phase, what in passes for op in ops]
         if self.job.parallel.sequence_parallel:
             # Only a rank's part of the inputs of attention and MLP is kept, so that backward gathers them once more.
@@ -83,10 +110,26 @@ class _Calls:
         return out
 
     def pipeline_parallel(self) -> list[Collective]:
-        pp = self.job.parallel.pp
-        if pp == 1:
+        """What goes to the next stage and back: of the model's last chunk of layers nothing goes on, of its first nothing back."""
+        parallel = self.job.parallel
+        if parallel.pp == 1:
             return []
-        part = ceil_div(self.tensor_bytes, self.tp if self.job.parallel.sequence_parallel else 1)
-        over = link(self.job, "pp", pp, "[Meg] §3.2")
-        count = self.micro_batches * self.job.parallel.interleave
-        return [collective(over, phase, "send_recv", what, self.dtype, part, count) for phase, what in BOUNDARY]
+        part = ceil_div(self.tensor_bytes, self.tp if parallel.sequence_parallel else 1)
+        over = link(self.job, "pp", parallel.pp, "[Meg] §3.2")
+        ends: dict[Phase, int] = {"forward": parallel.pp, "backward": 1}
+        out = []
+        for phase, what in BOUNDARY:
+            count = self.micro_batches * (parallel.interleave - (parallel.pipeline_stage == ends[phase]))
+            if count:
+                out.append(collective(over, phase, "send_recv", what, self.dtype, part, count))
+        return out
+
+    def tied_embedding(self, whole: Architecture | None) -> list[Collective]:
+        """The first and the last stage have a copy of a tied embedding each, whose gradients they add up."""
+        parallel = self.job.parallel
+        if whole is None or not whole.tied or parallel.pp == 1 or parallel.pipeline_stage not in (1, parallel.pp):
+            return []
+        dtype = self.job.reduce_dtype
+        size = ceil_div(whole.vocab, parallel.tp) * whole.hidden * DTYPE_BYTES[dtype]
+        over = link(self.job, "pp", 2, TIED_SOURCE, apart=parallel.pp - 1)
+        return [collective(over, "backward", "all_reduce", "tied embedding's gradients", dtype, size, 1)]

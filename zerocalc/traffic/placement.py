@@ -42,10 +42,12 @@ def placed(job: Job, entry: Collective) -> Placed:
     if entry.fabric not in NETWORK_FABRICS:
         return Placed(entry, 1, 0, 0)
     members = max(1, min(entry.ranks, job.cluster.gpus_per_node // entry.spacing))
-    if entry.op in POINT_TO_POINT:
+    if entry.op in POINT_TO_POINT and entry.group != "cp":  # those send along a ring
         crosses = entry.spacing >= job.cluster.gpus_per_node
         return Placed(entry, members, 0 if crosses else entry.sent_bytes, entry.sent_bytes if crosses else 0)
     if members >= entry.ranks:
         return Placed(entry, entry.ranks, entry.sent_bytes, 0)
-    across = entry.sent_bytes // members
+    # A ring leaves a node once for each of its members; an all-to-all sends to each of the others as much.
+    share = (entry.ranks - members, entry.ranks - 1) if entry.op == "all_to_all" else (1, members)
+    across = entry.sent_bytes * share[0] // share[1]
     return Placed(entry, members, entry.sent_bytes - across, across)
