@@ -43,16 +43,18 @@ def estimate_with_assumptions(job: Job, stage: int | None = None, held: list[Sha
         if len(job.stages) != 1:
             raise FieldError("zero.stage", f"name one stage of {', '.join(map(str, job.stages))}: an estimate is of one")
         stage = job.stages[0]
-    answers = [_on_rank(own, holds, stage) for own, holds in held or shares(job)]
-    return answers[0] if len(answers) == 1 else max(answers, key=lambda answer: answer[0].memory.gpu.reserved_bytes)
+    ranks = held or shares(job)
+    if len(ranks) == 1:
+        return _on_rank(*ranks[0], stage)
+    return max([_on_rank(own, holds, stage) for own, holds in ranks], key=lambda answer: answer[0].memory.gpu.reserved_bytes)
 
 
 def _on_rank(job: Job, holds: Rank, stage: int) -> tuple[Estimate, tuple[str, ...]]:
     behaviour = job.framework.stage(stage)
     holds = rounded(holds, job, behaviour.pads)
     ledger = build_ledger(job, holds, behaviour)
-    across = [_across(job, part, behaviour) for part in holds.sharded_alike]
-    schedule = merge((*across, model_parallel(job, holds)))
+    across = _across(job, holds, behaviour) if not holds.parts else [each for part in holds.parts for each in _across(job, part, behaviour)]
+    schedule = merge((across, model_parallel(job, holds)))
     memory = _memory(ledger)
     took = _took(job, holds, behaviour, schedule) if job.cluster.gpu is not None else None
     sent = _communication(job, holds, schedule, stage)
@@ -86,19 +88,20 @@ def _stage_of_rows(job: Job, behaviour: FrameworkStage) -> int:
 
 def build_ledger(job: Job, holds: Rank, behaviour: FrameworkStage) -> Ledger:
     """The ledger of one rank: the union of its blocks."""
-    zero, stage = job.zero, _stage_of_rows(job, behaviour)
+    stage = _stage_of_rows(job, behaviour)
     kept = activations(job, holds)
+    alike = holds.parts or (holds,)
     parts: list[Block] = []
-    for part in holds.sharded_alike:
+    for part in alike:
         parts += _sharded(job, part, behaviour, stage)
-    parts += [kept, runtime(job.cluster.gpu), workspaces(job.cluster, job.implementation, routed=bool(job.model.expert_counts))]
+    parts += (kept, runtime(job.cluster.gpu), workspaces(job.cluster, job.implementation, job.model))
     if not behaviour.published:
         from zerocalc.memory.framework import held  # what runs as published does without
 
-        parts += [_named(part, held(job, part, behaviour, kept)) for part in holds.sharded_alike]
+        parts += [_named(part, held(job, part, behaviour, kept)) for part in alike]
     if job.model.quantised is not None and holds.stored is None:
         parts.append(DEQUANTISED)
-    fraction = zero.fragmentation_fraction
+    fraction = job.zero.fragmentation_fraction
     parts.append(fragmentation(fraction, join(parts)) if fraction else DEFRAGMENTED)
     return join(parts)
 
@@ -134,7 +137,7 @@ def _sharded(job: Job, holds: Rank, behaviour: FrameworkStage, stage: int) -> li
             secondary(holds, zero.secondary_group, stage, job.gather_dtype),
             gathered(holds, stage, gather_dtype=job.gather_dtype, adapter_dtype=recipe.gather, units_in_flight=job.framework.units_in_flight),
         ]
-    return [_named(holds, made) for made in out]
+    return out if holds.group == "dp" else [_named(holds, made) for made in out]
 
 
 def _reduced_last(holds: Rank, behaviour: FrameworkStage) -> int:
@@ -177,8 +180,9 @@ def _memory(ledger: Ledger) -> Memory:
 
 def _communication(job: Job, holds: Rank, schedule: Schedule, stage: int) -> Communication:
     elements = schedule.volume_elements({**DTYPE_BYTES, "int8": DTYPE_BYTES[job.gather_dtype]} if job.quantises else DTYPE_BYTES)
-    plain = [entry for part in holds.sharded_alike for entry in data_parallel(job, part, 0, "step")] if stage else []
-    baseline = Schedule(tuple(plain)).volume_elements(DTYPE_BYTES) if stage else elements
+    baseline = elements
+    if stage:
+        baseline = sum([Schedule(tuple(data_parallel(job, part, 0, "step"))).volume_elements(DTYPE_BYTES) for part in holds.parts or (holds,)])
     return Communication(
         volume_params=elements / holds.parameters,
         ratio_to_dp=elements / baseline if baseline else None,

@@ -92,7 +92,7 @@ def _updated_bytes(job: Job, holds: Rank, stage: int) -> int:
     rows = [row for row in job.trained_recipe.rows if row.kind in STATE_KINDS and row.of != "frozen"]
     sharded = any(row.kind == "optimizer" and stage >= row.sharded_from for row in rows)
     total = 0
-    for part in holds.sharded_alike:
+    for part in holds.parts or (holds,):
         amounts = [min(part.elements(row.of), part.trainable) // row.per * DTYPE_BYTES[row.dtype] for row in rows]
         total += ceil_div(sum(amounts), part.shards if sharded else 1)
     return total

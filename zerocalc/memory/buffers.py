@@ -8,6 +8,7 @@ from zerocalc.modules.rank import Rank
 from zerocalc.modules.units import Place
 from zerocalc.spec.cluster import Cluster, Gpu
 from zerocalc.spec.implementation import Implementation
+from zerocalc.spec.model import Model
 from zerocalc.spec.recipe import DTYPE_BYTES
 from zerocalc.spec.zero import FUSED_BUFFER_BYTES, Zero
 
@@ -102,8 +103,8 @@ HANDLES = 2
 (ATen/cuda/CublasHandlePool.cpp)."""
 
 
-def workspaces(cluster: Cluster, implementation: Implementation, *, routed: bool = False) -> Block:
-    """What matrix products work in, held from the first one on; ``routed``: whether there are routed experts."""
+def workspaces(cluster: Cluster, implementation: Implementation, model: Model) -> Block:
+    """What matrix products work in, held from the first one on; those over all experts have their own."""
     gpu = cluster.gpu
     if not cluster.workspaces or gpu is None:
         return EMPTY
@@ -114,7 +115,7 @@ def workspaces(cluster: Cluster, implementation: Implementation, *, routed: bool
     terms = [term("cuBLAS workspaces", "buffers", span("forward", "step"), workspace_bytes, workspace_bytes=size, handles=HANDLES)]
     if own:
         terms.append(term("workspace of matrix products", "buffers", span("forward", "step"), workspace_bytes, workspace_bytes=own, handles=1))
-    grouped = implementation.grouped_workspaces if own and routed else 0
+    grouped = implementation.grouped_workspaces if own and model.expert_counts else 0
     if own and grouped:
         terms.append(
             term("workspaces of experts' products", "buffers", span("forward", "step"), workspace_bytes, workspace_bytes=own, handles=grouped)

@@ -51,11 +51,6 @@ class Rank:
     whole: Architecture | None = None
     """All of the model, where ``arch`` may be one pipeline stage's part of it."""
 
-    @property
-    def sharded_alike(self) -> tuple[Rank, ...]:
-        """The parts of a rank, each sharded over ranks of its own."""
-        return self.parts or (self,)
-
     def shardable(self, of: str) -> int:
         """Elements that a recipe's row divides, rounded up as the framework does; where not all is trained, as they are."""
         amount = self.elements(of)
@@ -170,7 +165,7 @@ def _rank(job: Job, run: Layout | None, arch: Architecture | None) -> Rank:
         before, groups, after = arch.on_rank(parallel.tp)
         own = ceil_div(before + sum([count * amount for count, amount in groups]) + after, stages)
     trained = own if trainable == base else ceil_div(trainable, split)
-    if job.experts_apart and arch is not None:
+    if arch is not None and job.experts_apart:
         return _in_parts(job, run, arch, whole)
     kept = frozen_base(model, arch) if model.quantised is not None and (model.trainable or model.lora) else None
     return Rank(

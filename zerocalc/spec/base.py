@@ -54,7 +54,10 @@ def explain(error: ValidationError, root: type[BaseModel] | None = None) -> tupl
     """
     # A missing or unknown field often comes with follow-up faults; the first is the one to mend.
     first = error.errors(include_url=False)[0]
-    places = [part for part in first["loc"] if not (isinstance(part, str) and "[" in part)]
+    *within, last = first["loc"] or ("",)
+    places = [part for part in within if not _is_step(part)]
+    if first["type"] == "extra_forbidden" or not _is_step(last):  # an unknown key can look like anything
+        places.append(last)
     if len(places) > 1 and places[-1] in UNION_BRANCHES:
         places.pop()
     path = ".".join(map(str, places))
@@ -66,6 +69,11 @@ def explain(error: ValidationError, root: type[BaseModel] | None = None) -> tupl
     if first["type"] == "extra_forbidden":
         return path, f"is not a known field{_nearest_fields(root, places)}"
     return path, _wording(first, path)
+
+
+def _is_step(place: Any) -> bool:
+    """Whether a place is no key of the input but a step of pydantic's: ``function-wrap[…]``."""
+    return isinstance(place, str) and "[" in place
 
 
 UNION_BRANCHES = frozenset({"constrained-int", "str"})

@@ -108,7 +108,8 @@ class Job(Spec):
     @property
     def experts_apart(self) -> bool:
         """Whether routed experts are divided over other ranks than the rest of the model."""
-        return self.parallel.ep > 1 or self.expert_tensor_parallel != self.parallel.tp
+        p = self.parallel
+        return p.ep > 1 or (p.etp is not None and p.etp != p.tp)
 
     @property
     def expert_ranks(self) -> int:
@@ -152,8 +153,10 @@ class Job(Spec):
     @property
     def stages(self) -> tuple[int, ...]:
         """The stages asked for: all that the framework has unless some were named."""
+        if self.zero.stage:
+            return self.zero.stage
         every = tuple(stage.stage for stage in self.framework.stages)
-        return self.zero.stage or (tuple(s for s in every if s in self.framework.experts_at) if self.experts_apart else every)
+        return tuple(s for s in every if s in self.framework.experts_at) if self.experts_apart else every
 
     @property
     def reduce_dtype(self) -> str:

@@ -78,6 +78,8 @@ DIMENSIONS = (
 REQUIRED = ("layers", "hidden", "heads")
 WITH_SCORES = frozenset({"attention", "mla"})
 """Modules of a stack that compare each token with all others, head by head."""
+ROUTED = frozenset({"moe", "tensors"})
+"""Modules of a stack that may hold routed experts."""
 
 
 class Model(Spec):
@@ -134,8 +136,8 @@ class Model(Spec):
     @property
     def expert_counts(self) -> tuple[int, ...]:
         """Numbers of routed experts in the model's layers, each once; none where it has none, or they are not known."""
-        modules = [m for group in self.stack.groups for m in group.modules if m.type == "moe"] if self.stack is not None else []
-        return tuple(sorted({int(m.values["experts"]) for m in modules}))
+        modules = [m for group in self.stack.groups for m in group.modules if m.type in ROUTED] if self.stack is not None else []
+        return tuple(sorted({count for m in modules if (count := int(m.values.get("experts", 1))) > 1}))
 
     @property
     def layer_count(self) -> int | None:

@@ -24,7 +24,7 @@ def model_parallel(job: Job, rank: Rank) -> list[Collective]:
     if rank.arch is None or not rank.arch.saves:
         return []
     parallel = job.parallel
-    if job.model_parallel == 1 and not job.experts_apart:
+    if parallel.tp == parallel.pp == parallel.cp == parallel.ep == 1:
         return []  # P_a needs tensor parallelism too
     calls = _Calls(job, rank.tokens * rank.arch.hidden, ceil_div(rank.arch.layers, pipeline_split(job)))
     out = calls.tensor_parallel(rank.arch) + calls.partitioned_activations() + calls.pipeline_parallel() + calls.tied_embedding(rank.whole)
@@ -46,7 +46,7 @@ def model_parallel(job: Job, rank: Rank) -> list[Collective]:
 def unknown_traffic(job: Job, rank: Rank) -> tuple[str, ...]:
     """What is sent and not in the schedule: all that depends on activations while those are unknown, and what context-parallel ranks send."""
     parallel = job.parallel
-    if job.model_parallel == 1 and not job.experts_apart:
+    if parallel.tp == parallel.pp == parallel.cp == parallel.ep == 1:
         return ()
     known = rank.arch is not None and rank.arch.saves
     missing = {
