@@ -5,7 +5,7 @@ from __future__ import annotations
 from zerocalc.formulas.buffers import beyond_bytes, held_bytes, touched
 from zerocalc.ledger import ACTIVATION_KINDS, EMPTY, Block, Moment, Term, block, span, term
 from zerocalc.modules.rank import Rank
-from zerocalc.modules.visits import listed_whole, tensors, windowed
+from zerocalc.modules.visits import trained, windowed
 from zerocalc.spec.framework import FrameworkStage
 from zerocalc.spec.framework_rows import Holding
 from zerocalc.spec.job import Job
@@ -56,7 +56,7 @@ def _inputs(job: Job, rank: Rank, row: Holding) -> tuple[int, int, int]:
     shards = (rank.shards if row.over == "shards" else job.zero.secondary_group or 1) if row.sharded else 1
     if row.windowed and (known := windowed(job, rank)) is not None:
         return known.last if row.first == END else known.most[row.first != "forward"], shards, size
-    elements = _edges(job, rank) if row.of == "edges" else rank.part(row.of)
+    elements = _edges(job, rank) if row.of == "edges" else rank.part(row.of, trained=row.what == "gradients")
     if row.largest is not None:
         most: int = getattr(job.zero, row.largest)
         elements = most if row.whole else min(elements, most * shards)
@@ -69,11 +69,12 @@ def _edges(job: Job, rank: Rank) -> int:
     Tensors with a part in the share are kept whole, and the model's first tensor has just got its gradient: beside what is kept of it already
     where gradients accumulate.
     """
-    if rank.arch is None or not listed_whole(job, rank) or rank.shards == 1:
+    known = trained(job, rank)
+    if known is None or rank.shards == 1:
         return 0
-    sizes, listed = tensors(job, rank.arch)
+    sizes, listed = known
     ordered = [sizes[number] for number in listed]
-    share = (rank.padded or sum(ordered)) // rank.shards
+    share = (rank.padded and rank.shardable("trainable") or sum(ordered)) // rank.shards
     accumulates = job.training.accumulation > 1
     kept = [amount + (ordered[0] if accumulates or not first else 0) for amount, first in touched(ordered, rank.shards, share)]
     return max(0, max(kept) - share)

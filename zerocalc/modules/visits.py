@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator
 
 from zerocalc.formulas.windows import Gathers, Layers, Node, Stack, Windows, gathers
@@ -22,6 +23,16 @@ REPEATING = frozenset({"full", "operators"})
 def listed_whole(job: Job, rank: Rank) -> bool:
     """Whether a rank has the whole list of tensors, and trains them all: no bare number, no adapters, no stage of a pipeline."""
     return rank.arch is not None and rank.trainable == rank.parameters and job.parallel.pp == 1
+
+
+def trained(job: Job, rank: Rank) -> tuple[list[int], list[int]] | None:
+    """As `tensors`, of those that are trained: all, or the adapters, whose matrices stand where their layer does; ``None`` where they are not known."""
+    if rank.arch is None:
+        return None
+    if rank.adapters is not None and rank.split == 1:
+        sizes = [math.prod(shape) for shape in rank.adapters.shapes]
+        return sizes, [*range(len(sizes))]
+    return tensors(job, rank.arch) if listed_whole(job, rank) else None
 
 
 def windowed(job: Job, rank: Rank) -> Gathers | None:

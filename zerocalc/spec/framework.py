@@ -94,8 +94,9 @@ class FrameworkStage(Spec):
 class Framework(Spec):
     """Behaviour that differs between frameworks; ``paper`` is what [ZeRO] describes.
 
-    ``wraps``: whether what stands outside the layers is one unit (``root``) or embedding and head are one each (``ends``). ``options``:
-    those of ZeRO's choices that mean something to it, all if none are named.
+    ``wraps``: whether what stands outside the layers is one unit (``root``) or embedding and head are one each (``ends``). ``adapters``: whether
+    they are in their layers' units, or ``each`` matrix is one of its own. ``casts``: whether it casts all parameters to compute's dtype, adapters too.
+    ``options``: those of ZeRO's choices that mean something to it, all if none are named.
     """
 
     name: Annotated[str, Field(min_length=1, max_length=60)]
@@ -105,6 +106,8 @@ class Framework(Spec):
     implementation: Annotated[str, Field(max_length=LONGEST_PATH)]
     units_in_flight: Whole
     wraps: Literal["ends", "root"] = "ends"
+    adapters: Literal["layer", "each"] = "layer"
+    casts: StrictBool = False
     options: tuple[str, ...] | None = None
     note: Annotated[str, Field(max_length=500)] | None = None
     stages: Annotated[tuple[FrameworkStage, ...], Field(min_length=1, max_length=4)]
