@@ -12,6 +12,7 @@ from zerocalc.spec.job import Job
 from zerocalc.spec.recipe import DTYPE_BYTES
 
 END: Moment = "backward_end"
+ANYWHERE = "which parameters are trained is not known: gradients of a layer or tensor counted as if all of it that can be were, reduced as one"
 FULL = "fp32"
 
 
@@ -47,7 +48,8 @@ def held(job: Job, rank: Rank, behaviour: FrameworkStage, activations: Block) ->
         )  # fmt: skip
         if entry.bytes:
             terms.append(entry)
-    return block(terms, (), (job.framework.note,) if job.framework.note else ())
+    spread = not rank.placed and any(row.what == "gradients" for row in behaviour.holds)
+    return block(terms, (), ((job.framework.note,) if job.framework.note else ()) + ((ANYWHERE,) if spread else ()))
 
 
 def _inputs(job: Job, rank: Rank, row: Holding) -> tuple[int, int, int]:
@@ -74,7 +76,7 @@ def _edges(job: Job, rank: Rank) -> int:
         return 0
     sizes, listed = known
     ordered = [sizes[number] for number in listed]
-    share = (rank.padded and rank.shardable("trainable") or sum(ordered)) // rank.shards
+    share = (rank.flat or sum(ordered)) // rank.shards
     accumulates = job.training.accumulation > 1
     kept = [amount + (ordered[0] if accumulates or not first else 0) for amount, first in touched(ordered, rank.shards, share)]
     return max(0, max(kept) - share)

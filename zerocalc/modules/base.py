@@ -118,6 +118,7 @@ class Layout:
     recompute: str
     recompute_every: int
     recompute_modules: tuple[str, ...]
+    adapter_dtype: str | None
 
 
 def layout(job: Job, seq: int) -> Layout:
@@ -135,6 +136,7 @@ def layout(job: Job, seq: int) -> Layout:
         training.recompute,
         training.recompute_every,
         training.recompute_modules,
+        job.adapter_dtype,
     )
 
 

@@ -59,6 +59,11 @@ class Rank:
         return self.padded if amount == self.parameters else amount
 
     @property
+    def flat(self) -> int:
+        """Elements of all that is trained with what the framework rounds them up by; 0 where it rounds nothing."""
+        return self.padded_adapters if self.adapters is not None else self.padded
+
+    @property
     def placed(self) -> bool:
         """Whether it is known where what is trained lies: everywhere, or in adapters."""
         return self.adapters is not None or self.trainable == self.parameters
@@ -77,10 +82,14 @@ class Rank:
         if name in ("all", "trainable"):
             return self.elements("trainable" if trained else name)
         if name in ("persistent", "partitioned"):
-            whole = self._persistent()
+            whole = ceil_div(sum(self.tensors("persistent")), self.split)
             return whole if name == "persistent" else (self.padded or self.parameters) - whole
         if name == "tensor":
             return ceil_div(max(self.tensors("all", trained=trained), default=0), self.split)
+        return self._units(name, trained=trained)
+
+    def _units(self, name: str, *, trained: bool) -> int:
+        """All layers, or the largest unit at a place."""
         if name == "layers":
             return sum([unit.count * self.size(unit, trained=trained) for unit in self.units if unit.place == "layer"])
         found = [self.size(unit, trained=trained) for unit in self.units if unit.place == name]
@@ -88,10 +97,6 @@ class Rank:
             own = 0 if trained and self.adapters is not None else self.arch.vocab * self.arch.hidden
             return ceil_div(own + (self.adapters.after if self.adapters is not None else 0), self.split)
         return max(found, default=0)
-
-    def _persistent(self) -> int:
-        """Elements of tensors so small that every rank keeps them whole, rounded up as the others are."""
-        return ceil_div(sum(self.tensors("persistent")), self.split)
 
     def tensors(self, name: str, *, trained: bool = False) -> list[int]:
         """Elements of each tensor of a part of the parameters, rounded up as a shard of it is; none for a bare number of parameters.

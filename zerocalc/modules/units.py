@@ -78,7 +78,9 @@ def rounded_up(
     up = [replaced(u, padded=padded(by_place.get(u.place) or layers[u.elements], rule, shards, item_bytes)) for u in cut]
     if adapters is None:
         return tuple(up)
-    each = [(sum([a.elements for a in part]), sum([padded((s,), rule, shards, item_bytes) for a in part for s in a.shapes])) for _, part in adapters.parts]
+    each = [
+        (sum([a.elements for a in part]), sum([padded((s,), rule, shards, item_bytes) for a in part for s in a.shapes])) for _, part in adapters.parts
+    ]
     (_, start), *_, (_, end) = each
     ends = {"root": start + end, "embedding": start, "head": end}
     return tuple([replaced(u, adapters=ends[u.place] if u.place in ends else dict(each)[u.adapters]) for u in up])

@@ -26,7 +26,7 @@ def listed_whole(job: Job, rank: Rank) -> bool:
 
 
 def trained(job: Job, rank: Rank) -> tuple[list[int], list[int]] | None:
-    """As `tensors`, of those that are trained: all, or the adapters, whose matrices stand where their layer does; ``None`` where they are not known."""
+    """As `tensors`, of those that are trained: all, or the adapters' matrices, layer by layer; ``None`` where they are not known."""
     if rank.arch is None:
         return None
     if rank.adapters is not None and rank.split == 1:

@@ -95,8 +95,8 @@ class Framework(Spec):
     """Behaviour that differs between frameworks; ``paper`` is what [ZeRO] describes.
 
     ``wraps``: whether what stands outside the layers is one unit (``root``) or embedding and head are one each (``ends``). ``adapters``: whether
-    they are in their layers' units, or ``each`` matrix is one of its own. ``casts``: whether it casts all parameters to compute's dtype, adapters too.
-    ``options``: those of ZeRO's choices that mean something to it, all if none are named.
+    they are in their layers' units, or ``each`` matrix is one of its own. ``casts``: whether it casts all parameters to compute's dtype, adapters
+    too. ``options``: those of ZeRO's choices that mean something to it, all if none are named.
     """
 
     name: Annotated[str, Field(min_length=1, max_length=60)]

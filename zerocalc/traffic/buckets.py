@@ -31,7 +31,7 @@ def buckets(job: Job, rank: Rank, move: Move, known: tuple[list[int], list[int]]
     if move.op != "reduce" and not (rank.rule == FLAT and max(totals) > most):
         return grouped(totals)
     starts = dict(zip(listed, accumulate([0, *[sizes[n] for n in listed[:-1]]]), strict=True))
-    share = (rank.padded and rank.shardable("trainable") or sum(sizes)) // rank.shards
+    share = (rank.flat or sum(sizes)) // rank.shards
     calls: list[int] = []
     for group, total in zip(groups, totals, strict=True):
         if move.op != "reduce" and total <= most:
