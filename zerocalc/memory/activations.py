@@ -25,6 +25,7 @@ from zerocalc.modules.attention import FUSED_KERNELS, ONE_PRODUCT
 from zerocalc.modules.base import Module
 from zerocalc.modules.layers import Architecture, products, widest
 from zerocalc.modules.rank import Rank
+from zerocalc.modules.tape import MERGED
 from zerocalc.modules.units import pipeline_split
 from zerocalc.spec.job import Job
 from zerocalc.spec.recipe import DTYPE_BYTES
@@ -56,7 +57,7 @@ def activations(job: Job, rank: Rank) -> Block:
     if job.implementation.shared_buffer:
         terms += _shared_buffer(job, arch, rank.tokens)
     assumptions = [f"layers of {job.implementation.name}: {job.implementation.title or 'as its file says'}", GRADIENTS]
-    if rank.total_trainable < rank.total:
+    if rank.total_trainable < rank.total and not arch.frozen:
         assumptions.append(FROZEN)
     if len(arch.groups) > 1:
         assumptions.append(IN_BACKWARD)
@@ -120,12 +121,19 @@ def _layers(job: Job, arch: Architecture, tokens: int) -> list[Term]:
         checkpoint = terms[0].kind == "checkpoints"
         name = "first layer's checkpoint" if checkpoint else "first layer's activations"
         terms.append(_once(name, "checkpoints" if checkpoint else "activations", ("backward_end",), first, 1))
+    terms += _merged(arch) if arch.frozen else []
     width = max([widest(modules) for _, modules in arch.groups])
     if width:
         terms.append(_gradients(job, arch, tokens, width))
     if flying > 1 and waiting:
         terms.append(_once("other micro-batches in flight", "activations", ("backward_end",), waiting, flying - 1))
     return terms
+
+
+def _merged(arch: Architecture) -> list[Term]:
+    """The gradient of the sum of experts' weights and their adapter: as large as the sum, and gone once the adapter has its own."""
+    sums = [saved.bytes for _, modules in arch.groups for module in modules for saved in module.saved if saved.name.endswith(MERGED)]
+    return [_once("gradient of a weight with its adapter", "activations", BACKWARD, max(sums), 1)] if sums else []
 
 
 def _gradients(job: Job, arch: Architecture, tokens: int, width: int) -> Term:

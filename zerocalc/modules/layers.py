@@ -194,9 +194,10 @@ def _adapters(model: Model, run: Layout) -> Adapters | None:
     lora = model.lora
     if lora is None:
         return None
-    from zerocalc.modules.lora import adapted  # most jobs have none
+    from zerocalc.modules.lora import adapted, merged  # most jobs have none
 
-    return Adapters(lora.rank, run.adapter_dtype or lora.dtype, lora.dropout > 0, lambda layer: adapted(model, layer))
+    dtype = run.adapter_dtype or lora.dtype
+    return Adapters(lora.rank, dtype, lora.dropout > 0, lambda layer: adapted(model, layer), lambda layer: merged(model, layer))
 
 
 def _modules(steps: Steps, tape: Tape | None, hidden: int, recompute: str = "none") -> Modules:

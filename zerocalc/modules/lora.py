@@ -134,6 +134,13 @@ def adapted(model: Model, name: str, module: str | None = None) -> bool:
     return _Choice(model, model.lora).rank(module or name.partition(".")[0], name) > 0
 
 
+def merged(model: Model, name: str) -> int:
+    """The rank of the adapter that PEFT adds to a parameter, such as all experts' ``experts.up``, before the product with it; 0 where it has none."""
+    if model.lora is None:
+        return 0
+    return _Choice(model, model.lora).of_experts(name.partition(".")[0], name) or 0
+
+
 def adapters(model: Model, arch: Architecture) -> Adapters | None:
     """The adapters of a model's LoRA; ``None`` without one.
 
@@ -174,7 +181,7 @@ class _Choice:
     def rank(self, module: str, tensor: str, linear: bool = True) -> int:
         """The rank of the adapter on a tensor; 0 where it has none."""
         name = self.names.of(module, tensor)
-        fused = self._of_experts(module, tensor)
+        fused = self.of_experts(module, tensor)
         if fused is not None:
             return fused
         if not name:
@@ -202,7 +209,7 @@ class _Choice:
             raise FieldError("model.lora.targets", f"PEFT refuses {leaf} in {self.names.family}, whose kernels pass its adapter by: name the others")
         return self.lora.rank
 
-    def _of_experts(self, module: str, tensor: str) -> int | None:
+    def of_experts(self, module: str, tensor: str) -> int | None:
         """The rank on experts that PEFT adapts as parameters; ``None`` where the tensor is not one of those."""
         key = _FUSED_EXPERTS.get(f"{module}/{tensor.removesuffix('.weight')}")
         if key is None or key not in self.names.experts:
@@ -229,7 +236,7 @@ class _Choice:
             parts: dict[str, list[ParameterRow]] = {}
             for row in rows:
                 name, shape, linear = row
-                if name.endswith("bias") or (len(shape) != _MATRIX and not self._of_experts(module.name, name)):
+                if name.endswith("bias") or (len(shape) != _MATRIX and not self.of_experts(module.name, name)):
                     continue
                 path = self.names.of(module.name, name)
                 if path is None and linear:
