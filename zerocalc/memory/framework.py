@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from zerocalc.formulas.buffers import beyond_bytes, held_bytes, touched
+from zerocalc.formulas.buffers import beyond_bytes, held_bytes, held_in_group_bytes, held_share_bytes, touched
 from zerocalc.ledger import ACTIVATION_KINDS, EMPTY, Block, Moment, Term, block, span, term
 from zerocalc.modules.rank import Rank
 from zerocalc.modules.visits import trained, windowed
@@ -33,10 +33,10 @@ def held(job: Job, rank: Rank, behaviour: FrameworkStage, activations: Block) ->
         if not elements:
             continue
         if row.after_layers:
-            last.append((row, held_bytes(elements=elements, shards=shards, bytes_per_element=size, copies=copies)))
+            last.append((row, held_share_bytes(elements=elements, shards=shards, bytes_per_element=size, copies=copies)))
         else:
             moments = span("forward" if row.accumulated and accumulates else row.first, row.last)
-            terms.append(term(row.name, row.kind, moments, held_bytes, elements=elements, shards=shards, bytes_per_element=size, copies=copies))
+            terms.append(_entry(row, moments, elements, shards, size, copies))
     if last:
         passing = {row.name for row in behaviour.holds if row.last == END and not row.after_layers}
         working = sum([t.bytes for t in terms if END in t.moments and t.name in passing])
@@ -50,6 +50,13 @@ def held(job: Job, rank: Rank, behaviour: FrameworkStage, activations: Block) ->
             terms.append(entry)
     spread = not rank.placed and any(row.what == "gradients" for row in behaviour.holds)
     return block(terms, (), ((job.framework.note,) if job.framework.note else ()) + ((ANYWHERE,) if spread else ()))
+
+
+def _entry(row: Holding, moments: tuple[Moment, ...], elements: int, shards: int, size: int, copies: int) -> Term:
+    if not row.sharded or shards == 1:
+        return term(row.name, row.kind, moments, held_bytes, elements=elements, bytes_per_element=size, copies=copies)
+    formula = held_share_bytes if row.over == "shards" else held_in_group_bytes
+    return term(row.name, row.kind, moments, formula, elements=elements, shards=shards, bytes_per_element=size, copies=copies)
 
 
 def _inputs(job: Job, rank: Rank, row: Holding) -> tuple[int, int, int]:
