@@ -19,11 +19,12 @@ INTRODUCTION = """# Frameworks
 
 Printed by `python benchmarks/frameworks.py` from presets/frameworks; a test refuses this page when it is stale.
 
-P is the number of parameters, T of those that are trained (all, unless some are frozen; with LoRA the adapters'), N the ranks that share one copy of
-the states. Gradients, what they pass through and what is gathered after the optimizer's step are of what is trained; gathers for computing are of all.
-Where a bare count is trained (`--trainable`) and it is not known where, gradients of a part are an upper bound: as much of T as fits into it. A recipe's rows (weights, gradients, optimizer states) are divided by N
-from the stage on that the recipe says; what a framework holds beside them, and what it sends, is below. Moments: load (at rest), forward (its end),
-loss, backward start, backward end, step.
+P is the number of parameters, T of those that are trained (all, unless some are frozen; with LoRA the adapters'), N the ranks that share one copy
+of the states. Gradients, what they pass through and what is gathered after the optimizer's step are of what is trained; gathers for computing are of
+all. Where a bare count is trained (`--trainable`), so that it is not known where, gradients of a part are an upper bound: as much of T as fits into it.
+
+A recipe's rows (weights, gradients, optimizer states) are divided by N from the stage on that the recipe says; what a framework holds beside them, and
+what it sends, is below. Moments: load (at rest), forward (its end), loss, backward start, backward end, step.
 """
 
 MOMENTS = {"load": "load", "forward": "forward", "loss": "loss", "backward_start": "backward start", "backward_end": "backward end", "step": "step"}
@@ -74,7 +75,8 @@ LEFT_OUT: dict[str, list[str]] = {
     ],
     "fsdp1": [
         "Memory beside states is taken as FSDP2's, which was measured. Clipping: one all-reduce of 4 bytes.",
-        "Adapters in one unit with their layer (use_orig_params without PEFT's fsdp_auto_wrap_policy): gradients of the whole unit would be made and reduced.",
+        "Adapters in one unit with their layer (use_orig_params without PEFT's fsdp_auto_wrap_policy): gradients of the whole unit would be "
+        "made and reduced.",
     ],
     "fsdp2": [
         "reshard_after_forward as a number (secondary_group): read from its source, not recorded.",
