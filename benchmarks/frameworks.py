@@ -21,10 +21,10 @@ Printed by `python benchmarks/frameworks.py` from presets/frameworks; a test ref
 
 P is the number of parameters, T of those that are trained (all, unless some are frozen; with LoRA the adapters'), N the ranks that share one copy
 of the states. Gradients, what they pass through and what is gathered after the optimizer's step are of what is trained; gathers for computing are of
-all. Where a bare count is trained (`--trainable`), so that it is not known where, gradients of a part are an upper bound: as much of T as fits into it.
+all. Where a bare count is trained (`--trainable`), gradients of a part are an upper bound: as much of T as fits into it.
 
-A recipe's rows (weights, gradients, optimizer states) are divided by N from the stage on that the recipe says; what a framework holds beside them, and
-what it sends, is below. Moments: load (at rest), forward (its end), loss, backward start, backward end, step.
+A recipe's rows (weights, gradients, optimizer states) are divided by N from the stage on that the recipe says; what a framework holds beside them,
+and what it sends, is below. Moments: load (at rest), forward (its end), loss, backward start, backward end, step.
 """
 
 MOMENTS = {"load": "load", "forward": "forward", "loss": "loss", "backward_start": "backward start", "backward_end": "backward end", "step": "step"}
