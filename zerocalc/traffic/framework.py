@@ -105,7 +105,7 @@ def _sent(
     from zerocalc.formulas.quantisation import scales  # most gathers are of weights as they are
 
     n = over.ranks
-    counts = [("scales of", scales(elements=max(1, elements // n), scale_per=move.scale_per) * n, count) for _, elements, count in parts if elements]
+    counts = [("scales of", scales(elements=ceil_div(size, n), scale_per=move.scale_per) * n, count) for _, size, count in parts if size]
     return out + _calls(job, rank, behaviour, move, over, merged(counts), repeats, "fp32")
 
 
