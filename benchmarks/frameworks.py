@@ -19,14 +19,17 @@ INTRODUCTION = """# Frameworks
 
 Printed by `python benchmarks/frameworks.py` from presets/frameworks; a test refuses this page when it is stale.
 
-P is the number of parameters, N the ranks that share one copy of the states. A recipe's rows (weights, gradients, optimizer states) are divided by N
-from the stage on that the recipe says; what a framework holds beside them, and what it sends, is below. Moments: load (at rest), forward (its end),
-loss, backward start, backward end, step.
+P is the number of parameters, T of those that are trained (all, unless some are frozen; with LoRA the adapters'), N the ranks that share one copy
+of the states. Gradients, what they pass through and what is gathered after the optimizer's step are of what is trained; gathers for computing are of
+all. Where a bare count is trained (`--trainable`), gradients of a part are an upper bound: as much of T as fits into it.
+
+A recipe's rows (weights, gradients, optimizer states) are divided by N from the stage on that the recipe says; what a framework holds beside them,
+and what it sends, is below. Moments: load (at rest), forward (its end), loss, backward start, backward end, step.
 """
 
 MOMENTS = {"load": "load", "forward": "forward", "loss": "loss", "backward_start": "backward start", "backward_end": "backward end", "step": "step"}
 PARTS = {
-    "all": "P", "trainable": "P", "persistent": "tensors up to persistence_threshold", "partitioned": "tensors above persistence_threshold",
+    "all": "P", "trainable": "T", "persistent": "tensors up to persistence_threshold", "partitioned": "tensors above persistence_threshold",
     "root": "what is outside the layers", "embedding": "the embedding", "layer": "one layer", "layers": "all layers", "head": "the head",
     "tensor": "the largest tensor",
     "edges": "what tensors on a share's edges have beyond it, and the gradient in the making",
@@ -54,8 +57,9 @@ LEFT_OUT: dict[str, list[str]] = {
         "DeepSpeed asks for "
         "`set_z3_leaf_module` then, which is how experts are counted.",
         "recompute_every: recomputed layers are taken as the first ones of their kind, not as every k-th; bytes differ by a window at most.",
-        "Pipeline stages, adapters and bare parameter counts: windows and edges of buckets are not followed; backward gathers what is beyond "
-        "max_reuse_distance, and gradients on a share's edges are not counted (two tensors at most).",
+        "Pipeline stages and bare parameter counts: windows and edges of buckets are not followed; backward gathers what is beyond "
+        "max_reuse_distance, and gradients on a share's edges are not counted (two tensors at most). With adapters windows are not followed.",
+        "Adapters under zero.Init, which is asked for before they are made: they are not cast, and stay in the dtype that PEFT gave them.",
         "A coalesced gather's output, beside the tensors copied out of it: up to prefetch_bucket_size elements and a tensor, for the time "
         "of the copy.",
         "Stage 1 with overlap_comm: the gradient of a tensor larger than a bucket is freed one bucket later (one tensor).",
@@ -69,7 +73,11 @@ LEFT_OUT: dict[str, list[str]] = {
         "Offload to host and drives: not offered (recorded: 18·P/N bytes of host memory a rank at every stage).",
         "The allocator, NCCL's buffers and kernels' workspace: nothing was recorded on a GPU.",
     ],
-    "fsdp1": ["Memory beside states is taken as FSDP2's, which was measured. Clipping: one all-reduce of 4 bytes."],
+    "fsdp1": [
+        "Memory beside states is taken as FSDP2's, which was measured. Clipping: one all-reduce of 4 bytes.",
+        "Adapters in one unit with their layer (use_orig_params without PEFT's fsdp_auto_wrap_policy): gradients of the whole unit would be "
+        "made and reduced.",
+    ],
     "fsdp2": [
         "reshard_after_forward as a number (secondary_group): read from its source, not recorded.",
         "The recomputed layer's own working set in block backward: up to 1.4 % of the peak in recorded runs.",
@@ -98,6 +106,10 @@ def _framework(framework: Framework) -> Iterator[str]:
     yield f"{framework.source}\n"
     if framework.options is not None:
         yield f"Options: {', '.join(framework.options) or 'none'}.\n"
+    if framework.casts:
+        yield "All parameters are cast to compute's dtype, adapters too, unless the recipe is one of autocast.\n"
+    if framework.adapters == "each":
+        yield "Each matrix of an adapter is a unit of its own.\n"
     pinned = _pinned(framework.name)
     if pinned:
         yield f"{pinned}\n"
@@ -145,7 +157,9 @@ def _stage(stage: FrameworkStage) -> Iterator[str]:
 
 
 def _held(row: Holding) -> str:
-    part = PARTS[row.of]
+    part = PARTS[row.of] + (", what is trained of it" if row.what == "gradients" and row.of not in ("tensor", "edges") else "")
+    if row.what == "gradients" and row.of == "tensor":
+        part = "the largest trained tensor"
     if row.windowed:
         part = "what the windows gather (unknown modules: up to max_live_parameters)"
     elif row.largest is not None:

@@ -19,6 +19,7 @@ from zerocalc.estimator import estimate
 from zerocalc.interop.huggingface import load_model, model_from_config
 from zerocalc.modules.layers import architecture
 from zerocalc.modules.lora import Names, adapted, adapters
+from zerocalc.modules.rank import rank
 from zerocalc.planner import plan
 from zerocalc.spec.base import FieldError, explain
 from zerocalc.spec.job import Job
@@ -27,6 +28,7 @@ from zerocalc.spec.recipe import Recipe
 
 DATA = Path(__file__).parent / "data"
 MEASURED: list[dict[str, Any]] = json.loads((DATA / "lora_params.json").read_text("utf-8"))["runs"]
+EXPERTS: list[dict[str, Any]] = json.loads((DATA / "lora_experts.json").read_text("utf-8"))["runs"]
 FAMILIES: list[dict[str, Any]] = json.loads((DATA / "lora_families.json").read_text("utf-8"))["runs"]
 DEFAULTS: dict[str, Any] = json.loads((DATA / "family_defaults.json").read_text("utf-8"))["families"]
 SHARED_BLOCKS = {"zamba", "zamba2"}
@@ -238,3 +240,17 @@ def test_moments_are_like_the_weights_they_belong_to() -> None:
 
     assert optimizer_bytes("pure-bf16-adam", "fp32") == 2 * optimizer_bytes("pure-bf16-adam", "bf16")
     assert optimizer_bytes("fsdp-mixed", "fp32") == 2 * optimizer_bytes("fsdp-mixed", "bf16")
+
+
+@pytest.mark.parametrize("known", EXPERTS, ids=lambda known: f"{known['config']['model_type']}-{known['lora']['dtype']}")
+def test_adapters_of_experts_are_added_to_their_weights_and_the_sum_is_kept(known: dict[str, Any]) -> None:
+    base = model_from_config(known["config"], "config.json")
+
+    def kept(model: Model) -> int:
+        training = {"seq": known["seq"], "micro_batch": 1}
+        job = {"model": model, "cluster": {"gpus": 1}, "recipe": "pure-bf16-adam", "implementation": "huggingface", "training": training}
+        arch = rank(Job.model_validate(job)).arch
+        assert arch is not None
+        return sum(module.kept_bytes for module in arch.layer)
+
+    assert kept(with_lora(base, **known["lora"])) - kept(base) == known["added_bytes"]

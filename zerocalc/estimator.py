@@ -143,7 +143,7 @@ def _sharded(job: Job, holds: Rank, behaviour: FrameworkStage, stage: int) -> li
 def _reduced_last(holds: Rank, behaviour: FrameworkStage) -> int:
     """Elements outside the layers whose gradients are reduced after the last layer's, where a framework's rows say so."""
     parts = {row.of for row in behaviour.holds if row.after_layers}
-    return sum([holds.part(part) for part in parts]) if holds.trainable == holds.parameters else 0
+    return sum([holds.part(part, trained=True) for part in parts]) if holds.placed else 0
 
 
 def _memory(ledger: Ledger) -> Memory:

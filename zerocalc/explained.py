@@ -6,7 +6,7 @@ from typing import Any, get_args
 
 from zerocalc.document import plain
 from zerocalc.ledger import ACTIVATION_KINDS, STATE_KINDS, Kind, Term, record
-from zerocalc.memory.activations import COMPONENT_SUFFIX
+from zerocalc.memory.activations import layers_suffix
 from zerocalc.modules.rank import rank
 from zerocalc.results import Estimate, Plan, TimePart
 from zerocalc.schedule import NETWORK_FABRICS, Collective
@@ -14,7 +14,7 @@ from zerocalc.schedule import NETWORK_FABRICS, Collective
 
 @record
 class TensorShare:
-    """One tensor that a layer saves: its bytes on one rank, and their share of all that the layer saves."""
+    """One tensor that a layer saves: its bytes on one rank, and their share of all that the layer saves. There are ``layers`` like it."""
 
     module: str
     name: str
@@ -24,6 +24,9 @@ class TensorShare:
     bytes: int
     share: float
     rebuilt: bool
+    layers: int
+    group: int
+    """Which of the groups of layers that are alike it belongs to, 1 the first."""
 
 
 PEAK_ROWS: tuple[tuple[str, frozenset[str]], ...] = (
@@ -129,16 +132,19 @@ def names(plan: Plan) -> list[str]:
 
 
 def saved_tensors(plan: Plan, terms: tuple[Term, ...]) -> list[TensorShare]:
-    """The tensors behind activation terms, one layer's, in the order in which they are saved."""
+    """The tensors behind activation terms, those of one layer of each group of layers that are alike, in the order in which they are saved."""
     arch = rank(plan.job).arch
-    wanted = [t for t in terms if t.kind == "activations"]
+    wanted = {t.name for t in terms if t.kind == "activations"}
     if arch is None or not arch.saves or not wanted:
         return []
-    recompute = plan.job.training.recompute
-    components = {t.name.removesuffix(COMPONENT_SUFFIX) for t in wanted}
-    chosen = [(m, t) for m in arch.layer for t in m.saved if recompute == "full" or m.component in components]
-    total = sum(t.bytes for m in arch.layer for t in m.saved)
-    return [TensorShare(m.name, t.name, t.shape, t.dtype, t.divisor, t.bytes, t.bytes / total, t.rebuilt) for m, t in chosen]
+    whole = plan.job.training.recompute == "full"
+    out = []
+    for number, (count, modules) in enumerate(arch.groups, 1):
+        suffix = layers_suffix(arch, count)
+        total = sum(t.bytes for m in modules for t in m.saved)
+        chosen = [(m, t) for m in modules for t in m.saved if whole or m.component + suffix in wanted]
+        out += [TensorShare(m.name, t.name, t.shape, t.dtype, t.divisor, t.bytes, t.bytes / total, t.rebuilt, count, number) for m, t in chosen]
+    return out
 
 
 def document(plan: Plan, explanations: list[Explanation]) -> dict[str, Any]:

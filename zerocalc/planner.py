@@ -12,6 +12,7 @@ from zerocalc.modules.rank import shares
 from zerocalc.results import SCHEMA_VERSION, Estimate, Plan, Recommendation, Verdict, cheapest, display_name
 from zerocalc.spec.base import require
 from zerocalc.spec.job import Job
+from zerocalc.spec.lora import Lora
 from zerocalc.units import format_count, format_gib
 
 WORST_STAGE = "the pipeline stage that needs most memory"
@@ -90,12 +91,24 @@ LORA = "the frozen base has no gradients and no optimizer states"
 HELD = f"{LORA}, and is held in the recipe's compute dtype"
 
 
+def _adapters(job: Job, lora: Lora) -> list[str]:
+    """What the framework makes of adapters."""
+    out = []
+    if job.adapter_dtype != lora.dtype:
+        out.append(f"adapters in {job.adapter_dtype}, not {lora.dtype}: {job.framework.name} casts all parameters to the dtype of compute")
+    if job.framework.adapters == "each":
+        out.append(
+            "each matrix of an adapter is a unit of its own (PEFT's fsdp_auto_wrap_policy); one unit with its layer would have all its gradients"
+        )
+    return out
+
+
 def _assumed(job: Job, timed: bool) -> list[str]:
     """What the job's own choices and defaults come to, where an answer rests on them."""
     zero, parallel, cluster = job.zero, job.parallel, job.cluster
     out = []
     if job.model.lora is not None:
-        out += [*job.model.lora.assumed, HELD if job.model.quantised is None else LORA]
+        out += [*job.model.lora.assumed, HELD if job.model.quantised is None else LORA, *_adapters(job, job.model.lora)]
     if timed:
         from zerocalc.traffic.placement import HOPS
 

@@ -94,6 +94,16 @@ def shared_buffer_bytes(
     return max(gathered_tokens * hidden, micro_batch * ceil_div(heads, tensor_parallel) * scored_tokens**2) * bytes_per_element
 
 
+@formula("n·h·B", "megatron-core 0.16.1, tensor_parallel/layers.py (GlobalMemoryBuffer)", n="gathered_tokens", h="hidden", B="bytes_per_element")
+def gathered_buffer_bytes(*, gathered_tokens: int, hidden: int, bytes_per_element: int) -> int:
+    """Bytes of one buffer into which sequences are gathered.
+
+    >>> gathered_buffer_bytes(gathered_tokens=2048, hidden=4096, bytes_per_element=2)
+    16777216
+    """
+    return gathered_tokens * hidden * bytes_per_element
+
+
 @formula("n·h·B", "[SP] §4.3", n="tokens", h="hidden", B="bytes_per_element")
 def hidden_bytes(*, tokens: int, hidden: int, bytes_per_element: int) -> int:
     """Bytes of one tensor of the hidden states' size.

@@ -60,12 +60,32 @@ def runtime_bytes(*, runtime_bytes: int) -> int:
     return runtime_bytes
 
 
-@formula("⌈e/N⌉·B·c", "the framework's rows", e="elements", N="shards", B="bytes_per_element", c="copies")
-def held_bytes(*, elements: int, shards: int, bytes_per_element: int, copies: int) -> int:
-    """Bytes of copies of a part of the parameters, or of a rank's share of it.
+@formula("e·B·c", "the framework's rows", e="elements", B="bytes_per_element", c="copies")
+def held_bytes(*, elements: int, bytes_per_element: int, copies: int) -> int:
+    """Bytes of copies of a part of the parameters.
 
-    >>> held_bytes(elements=218_112_000, shards=1, bytes_per_element=2, copies=2)
+    >>> held_bytes(elements=218_112_000, bytes_per_element=2, copies=2)
     872448000
+    """
+    return elements * bytes_per_element * copies
+
+
+@formula("⌈e/N_d⌉·B·c", "the framework's rows", e="elements", N_d="shards", B="bytes_per_element", c="copies")
+def held_share_bytes(*, elements: int, shards: int, bytes_per_element: int, copies: int) -> int:
+    """Bytes of copies of a rank's share of a part of the parameters.
+
+    >>> held_share_bytes(elements=218_112_000, shards=8, bytes_per_element=2, copies=1)
+    54528000
+    """
+    return ceil_div(elements, shards) * bytes_per_element * copies
+
+
+@formula("⌈e/G⌉·B·c", "the framework's rows", e="elements", G="shards", B="bytes_per_element", c="copies")
+def held_in_group_bytes(*, elements: int, shards: int, bytes_per_element: int, copies: int) -> int:
+    """As `held_share_bytes`, of what a smaller group of ``shards`` ranks holds once more.
+
+    >>> held_in_group_bytes(elements=218_112_000, shards=4, bytes_per_element=2, copies=1)
+    109056000
     """
     return ceil_div(elements, shards) * bytes_per_element * copies
 

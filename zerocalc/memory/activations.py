@@ -8,6 +8,7 @@ from zerocalc.formulas.activations import (
     checkpoint_bytes,
     chunks_by_width,
     chunks_in_flight,
+    gathered_buffer_bytes,
     gradient_bytes,
     head_bytes,
     hidden_bytes,
@@ -25,6 +26,7 @@ from zerocalc.modules.attention import FUSED_KERNELS, ONE_PRODUCT
 from zerocalc.modules.base import Module
 from zerocalc.modules.layers import Architecture, products, widest
 from zerocalc.modules.rank import Rank
+from zerocalc.modules.tape import MERGED
 from zerocalc.modules.units import pipeline_split
 from zerocalc.spec.job import Job
 from zerocalc.spec.recipe import DTYPE_BYTES
@@ -37,6 +39,7 @@ GRADIENTS = "gradients of activations: those before an MLP's activation; kernels
 FROZEN = "frozen parameters: activations counted as if all were trained"
 COMPONENT_SUFFIX = " activations"
 """A layer's activation terms are named by component."""
+CHECKPOINTS = "full recomputation, [SP] §5"
 STAGES = "pipeline stages even: each counts embedding and logits"
 IN_BACKWARD = "the largest layer stands for the one in backward"
 
@@ -56,13 +59,18 @@ def activations(job: Job, rank: Rank) -> Block:
     if job.implementation.shared_buffer:
         terms += _shared_buffer(job, arch, rank.tokens)
     assumptions = [f"layers of {job.implementation.name}: {job.implementation.title or 'as its file says'}", GRADIENTS]
-    if rank.total_trainable < rank.total:
+    if rank.total_trainable < rank.total and not arch.frozen:
         assumptions.append(FROZEN)
     if len(arch.groups) > 1:
         assumptions.append(IN_BACKWARD)
     if pipeline_split(job) > 1:
         assumptions.append(STAGES)
     return block(terms, (), tuple(assumptions))
+
+
+def layers_suffix(arch: Architecture, count: int) -> str:
+    """What follows a component in the name of the term for ``count`` layers that are alike."""
+    return COMPONENT_SUFFIX if len(arch.groups) == 1 else f"{COMPONENT_SUFFIX} of {count} layers"
 
 
 def kept_bytes(modules: tuple[Module, ...]) -> int:
@@ -98,14 +106,13 @@ def _layers(job: Job, arch: Architecture, tokens: int) -> list[Term]:
     terms: list[Term] = []
     again = waiting = 0
     flying = in_flight(job)
-    suffix = COMPONENT_SUFFIX if len(arch.groups) == 1 else COMPONENT_SUFFIX + " of {} layers"
     for count, modules in arch.groups:
         rebuilt = sum([module.rebuilt_bytes for module in modules])
         again = max(again, rebuilt)
         if rebuilt and job.training.recompute == "full":
             group = [_checkpoints(job, modules, count)]
         else:
-            group = _by_component(job, modules, count, suffix.format(count))
+            group = _by_component(job, modules, count, layers_suffix(arch, count))
         terms += group
         waiting += sum([t.bytes for t in group if t.tier == "gpu"]) // flying
     first = next((kept for _, modules in arch.groups if (kept := kept_bytes(modules))), 0)
@@ -120,12 +127,19 @@ def _layers(job: Job, arch: Architecture, tokens: int) -> list[Term]:
         checkpoint = terms[0].kind == "checkpoints"
         name = "first layer's checkpoint" if checkpoint else "first layer's activations"
         terms.append(_once(name, "checkpoints" if checkpoint else "activations", ("backward_end",), first, 1))
+    terms += _merged(arch) if arch.frozen else []
     width = max([widest(modules) for _, modules in arch.groups])
     if width:
         terms.append(_gradients(job, arch, tokens, width))
     if flying > 1 and waiting:
         terms.append(_once("other micro-batches in flight", "activations", ("backward_end",), waiting, flying - 1))
     return terms
+
+
+def _merged(arch: Architecture) -> list[Term]:
+    """The gradient of the sum of experts' weights and their adapter: as large as the sum, and gone once the adapter has its own."""
+    sums = [saved.bytes for _, modules in arch.groups for module in modules for saved in module.saved if saved.name.endswith(MERGED)]
+    return [_once("gradient of a weight with its adapter", "activations", BACKWARD, max(sums), 1)] if sums else []
 
 
 def _gradients(job: Job, arch: Architecture, tokens: int, width: int) -> Term:
@@ -160,6 +174,8 @@ def _checkpoints(job: Job, modules: tuple[Module, ...], count: int) -> Term:
             checkpoint_bytes=whole, partitions=partitions, layers=count, pipeline_parallel=pipeline_split(job),
             micro_batches_in_flight=in_flight(job),
         )  # fmt: skip
+    if not zero.partition_activations:
+        stored = replaced(stored, source=CHECKPOINTS if partitions == 1 else f"{CHECKPOINTS}; sequence parallelism, [SP] §4.2.2")
     if not zero.cpu_checkpointing:
         return stored
     on_host = term(
@@ -176,7 +192,8 @@ def _ends(job: Job, arch: Architecture) -> list[Term]:
     flying = in_flight(job) if job.parallel.interleave == 1 else min(2 * pipeline - 1, micro_batches)
     before, after = kept_bytes(arch.before), kept_bytes(arch.after)
     if before:
-        terms.append(_once("embedding activations", "activations", THROUGHOUT, before, flying))
+        names = {name for module in arch.before for name, *_ in module.saved_rows}
+        terms.append(_once(names.pop() if len(names) == 1 else "embedding activations", "activations", THROUGHOUT, before, flying))
     if after:
         terms.append(_once("final norm and head inputs", "activations", HEAD, after, 1))
     return terms
@@ -226,12 +243,17 @@ def _stage_inputs(job: Job, arch: Architecture, tokens: int) -> list[Term]:
 
 
 def _shared_buffer(job: Job, arch: Architecture, tokens: int) -> list[Term]:
-    parallel, training = job.parallel, job.training
+    """One buffer for gathered sequences, and for scores where no kernel computes them."""
+    parallel, training, name, moments = job.parallel, job.training, "shared buffer", span("forward", "step")
+    gathered, size = tokens if parallel.sequence_parallel else 0, DTYPE_BYTES[job.recipe.compute]
+    if training.attention in FUSED_KERNELS or not training.seq:
+        if not gathered:
+            return []
+        return [term(name, "buffers", moments, gathered_buffer_bytes, gathered_tokens=gathered, hidden=arch.hidden, bytes_per_element=size)]
     buffer = term(
-        "shared buffer", "buffers", span("forward", "step"), shared_buffer_bytes,
-        gathered_tokens=tokens if parallel.sequence_parallel else 0, hidden=arch.hidden,
-        micro_batch=training.micro_batch, heads=max(job.model.head_counts, default=0), tensor_parallel=parallel.tp,
-        scored_tokens=0 if training.attention in FUSED_KERNELS else training.seq or 0, bytes_per_element=DTYPE_BYTES[job.recipe.compute],
+        name, "buffers", moments, shared_buffer_bytes,
+        gathered_tokens=gathered, hidden=arch.hidden, micro_batch=training.micro_batch, heads=max(job.model.head_counts, default=0),
+        tensor_parallel=parallel.tp, scored_tokens=training.seq, bytes_per_element=size,
     )  # fmt: skip
     return [buffer] if buffer.bytes else []
 

@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-from zerocalc.formulas.buffers import bucket_bytes, fragmentation_bytes, fused_bytes, gathered_bytes, held_bytes, runtime_bytes, workspace_bytes
+from zerocalc.formulas.buffers import (
+    bucket_bytes,
+    fragmentation_bytes,
+    fused_bytes,
+    gathered_bytes,
+    held_in_group_bytes,
+    runtime_bytes,
+    workspace_bytes,
+)
 from zerocalc.ledger import DYNAMIC_KINDS, EMPTY, MOMENTS, Block, Ledger, Moment, Term, block, span, term
 from zerocalc.modules.rank import Rank
 from zerocalc.modules.units import Place
@@ -87,7 +95,9 @@ def secondary(rank: Rank, group: int | None, stage: int, gather_dtype: str) -> B
     if group is None or stage < 3:
         return EMPTY
     size = DTYPE_BYTES[gather_dtype]
-    return block([term("secondary shards", "copies", MOMENTS, held_bytes, elements=rank.parameters, shards=group, bytes_per_element=size, copies=1)])
+    return block(
+        [term("secondary shards", "copies", MOMENTS, held_in_group_bytes, elements=rank.parameters, shards=group, bytes_per_element=size, copies=1)]
+    )
 
 
 def runtime(gpu: Gpu | None) -> Block:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from zerocalc.formulas.buffers import beyond_bytes, held_bytes, touched
+from zerocalc.formulas.buffers import beyond_bytes, held_bytes, held_in_group_bytes, held_share_bytes, touched
 from zerocalc.ledger import ACTIVATION_KINDS, EMPTY, Block, Moment, Term, block, span, term
 from zerocalc.modules.rank import Rank
-from zerocalc.modules.visits import listed_whole, tensors, windowed
+from zerocalc.modules.visits import trained, windowed
 from zerocalc.spec.framework import FrameworkStage
 from zerocalc.spec.framework_rows import Holding
 from zerocalc.spec.job import Job
 from zerocalc.spec.recipe import DTYPE_BYTES
 
 END: Moment = "backward_end"
+ANYWHERE = "which parameters are trained is not known: gradients of a layer or tensor counted as if all of it that can be were, reduced as one"
 FULL = "fp32"
 
 
@@ -32,10 +33,10 @@ def held(job: Job, rank: Rank, behaviour: FrameworkStage, activations: Block) ->
         if not elements:
             continue
         if row.after_layers:
-            last.append((row, held_bytes(elements=elements, shards=shards, bytes_per_element=size, copies=copies)))
+            last.append((row, held_share_bytes(elements=elements, shards=shards, bytes_per_element=size, copies=copies)))
         else:
             moments = span("forward" if row.accumulated and accumulates else row.first, row.last)
-            terms.append(term(row.name, row.kind, moments, held_bytes, elements=elements, shards=shards, bytes_per_element=size, copies=copies))
+            terms.append(_entry(row, moments, elements, shards, size, copies))
     if last:
         passing = {row.name for row in behaviour.holds if row.last == END and not row.after_layers}
         working = sum([t.bytes for t in terms if END in t.moments and t.name in passing])
@@ -47,7 +48,15 @@ def held(job: Job, rank: Rank, behaviour: FrameworkStage, activations: Block) ->
         )  # fmt: skip
         if entry.bytes:
             terms.append(entry)
-    return block(terms, (), (job.framework.note,) if job.framework.note else ())
+    spread = not rank.placed and any(row.what == "gradients" for row in behaviour.holds)
+    return block(terms, (), ((job.framework.note,) if job.framework.note else ()) + ((ANYWHERE,) if spread else ()))
+
+
+def _entry(row: Holding, moments: tuple[Moment, ...], elements: int, shards: int, size: int, copies: int) -> Term:
+    if not row.sharded or shards == 1:
+        return term(row.name, row.kind, moments, held_bytes, elements=elements, bytes_per_element=size, copies=copies)
+    formula = held_share_bytes if row.over == "shards" else held_in_group_bytes
+    return term(row.name, row.kind, moments, formula, elements=elements, shards=shards, bytes_per_element=size, copies=copies)
 
 
 def _inputs(job: Job, rank: Rank, row: Holding) -> tuple[int, int, int]:
@@ -56,7 +65,7 @@ def _inputs(job: Job, rank: Rank, row: Holding) -> tuple[int, int, int]:
     shards = (rank.shards if row.over == "shards" else job.zero.secondary_group or 1) if row.sharded else 1
     if row.windowed and (known := windowed(job, rank)) is not None:
         return known.last if row.first == END else known.most[row.first != "forward"], shards, size
-    elements = _edges(job, rank) if row.of == "edges" else rank.part(row.of)
+    elements = _edges(job, rank) if row.of == "edges" else rank.part(row.of, trained=row.what == "gradients")
     if row.largest is not None:
         most: int = getattr(job.zero, row.largest)
         elements = most if row.whole else min(elements, most * shards)
@@ -69,11 +78,12 @@ def _edges(job: Job, rank: Rank) -> int:
     Tensors with a part in the share are kept whole, and the model's first tensor has just got its gradient: beside what is kept of it already
     where gradients accumulate.
     """
-    if rank.arch is None or not listed_whole(job, rank) or rank.shards == 1:
+    known = trained(job, rank)
+    if known is None or rank.shards == 1:
         return 0
-    sizes, listed = tensors(job, rank.arch)
+    sizes, listed = known
     ordered = [sizes[number] for number in listed]
-    share = (rank.padded or sum(ordered)) // rank.shards
+    share = (rank.flat or sum(ordered)) // rank.shards
     accumulates = job.training.accumulation > 1
     kept = [amount + (ordered[0] if accumulates or not first else 0) for amount, first in touched(ordered, rank.shards, share)]
     return max(0, max(kept) - share)

@@ -120,6 +120,7 @@ class Layout:
     recompute: str
     recompute_every: int
     recompute_modules: tuple[str, ...]
+    adapter_dtype: str | None
     routed: int = 1
     """What the tokens that a rank's routed experts see are divided by: tp over etp, each expert seeing as many as the others."""
 
@@ -139,6 +140,7 @@ def layout(job: Job, seq: int) -> Layout:
         training.recompute,
         training.recompute_every,
         training.recompute_modules,
+        job.adapter_dtype,
         parallel.tp // job.expert_tensor_parallel,
     )
 

@@ -203,19 +203,20 @@ def architecture(model: Model, run: Layout | None = None, how: Implementation | 
         vocab, hidden, tied = _head_of(model.stack)
         width = _width_of(groups) or hidden
     known = model.stack is None or model.stack.activations
-    tape = Tape(run, how, _adapters(model)) if run and how and known else None
+    tape = Tape(run, how, _adapters(model, run)) if run and how and known else None
     layers = [(part, _modules(steps, tape, width, recompute)) for count, steps in groups for part, recompute in _recomputed(count, tape)]
     return Architecture(_modules(before, tape, width), tuple(layers), _modules(after, tape, width), vocab=vocab, hidden=hidden, tied=tied, tape=tape)
 
 
-def _adapters(model: Model) -> Adapters | None:
+def _adapters(model: Model, run: Layout) -> Adapters | None:
     """A model's low-rank adapters, as the tape reads them."""
     lora = model.lora
     if lora is None:
         return None
-    from zerocalc.modules.lora import adapted  # most jobs have none
+    from zerocalc.modules.lora import adapted, merged  # most jobs have none
 
-    return Adapters(lora.rank, lora.dtype, lora.dropout > 0, lambda layer: adapted(model, layer))
+    dtype = run.adapter_dtype or lora.dtype
+    return Adapters(lora.rank, dtype, lora.dropout > 0, lambda layer: adapted(model, layer), lambda layer: merged(model, layer))
 
 
 def _modules(steps: Steps, tape: Tape | None, hidden: int, recompute: str = "none") -> Modules:

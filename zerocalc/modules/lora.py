@@ -46,6 +46,12 @@ class Adapted:
     """Of its ``copies``, those that one token passes through."""
 
     @property
+    def shapes(self) -> tuple[tuple[int, int], tuple[int, int]]:
+        """Its adapter's two matrices, A and B; those of experts that are one tensor are as long, or wide, as all of them."""
+        across = self.copies * self.rank
+        return (across, self.inner), (self.outer, across)
+
+    @property
     def elements(self) -> int:
         """Parameters of its adapter."""
         return self.copies * adapter_parameters(rank=self.rank, inputs=self.inner, outputs=self.outer)
@@ -54,7 +60,7 @@ class Adapted:
 @record
 class Adapters:
     """The adapters of a model [elements]: before the layers, in one layer of each group, after them; ``active`` is what one token passes
-    through, ``layers`` are (how often, layer).
+    through, ``parts`` are (how often, adapted layers) in that order.
     """
 
     before: int
@@ -62,8 +68,18 @@ class Adapters:
     after: int
     total: int
     active: int
-    layers: tuple[tuple[int, Adapted], ...]
+    parts: tuple[tuple[int, tuple[Adapted, ...]], ...]
     unmatched: tuple[str, ...]
+
+    @property
+    def layers(self) -> tuple[tuple[int, Adapted], ...]:
+        """Every adapted layer, and how often there is one like it."""
+        return tuple([(count, layer) for count, part in self.parts for layer in part])
+
+    @property
+    def shapes(self) -> list[tuple[int, int]]:
+        """The adapters' matrices, layer by layer."""
+        return [shape for count, part in self.parts for _ in range(count) for layer in part for shape in layer.shapes]
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -118,6 +134,13 @@ def adapted(model: Model, name: str, module: str | None = None) -> bool:
     return _Choice(model, model.lora).rank(module or name.partition(".")[0], name) > 0
 
 
+def merged(model: Model, name: str) -> int:
+    """The rank of the adapter that PEFT adds to a parameter, such as all experts' ``experts.up``, before the product with it; 0 where it has none."""
+    if model.lora is None:
+        return 0
+    return _Choice(model, model.lora).of_experts(name.partition(".")[0], name) or 0
+
+
 def adapters(model: Model, arch: Architecture) -> Adapters | None:
     """The adapters of a model's LoRA; ``None`` without one.
 
@@ -131,12 +154,12 @@ def adapters(model: Model, arch: Architecture) -> Adapters | None:
     groups = [choice.layers(modules) for _, modules in arch.groups]
     after = choice.layers(arch.after, tied=(arch.vocab, arch.hidden) if arch.tied else None)
     unmatched = choice.check()
-    layers = [(1, layer) for layer in (*before, *after)]
-    layers += [(count, layer) for (count, _), group in zip(arch.groups, groups, strict=True) for layer in group]
-    sums = [sum([layer.elements for layer in part]) for part in (before, *groups, after)]
-    total = sum([count * layer.elements for count, layer in layers])
-    active = sum([count * layer.elements * layer.used // layer.copies for count, layer in layers])
-    return Adapters(sums[0], tuple(sums[1:-1]), sums[-1], total, active, tuple(layers), unmatched)
+    counts = [1, *[count for count, _ in arch.groups], 1]
+    parts = tuple([(count, tuple(part)) for count, part in zip(counts, (before, *groups, after), strict=True)])
+    sums = [sum([layer.elements for layer in part]) for _, part in parts]
+    total = sum([count * amount for count, amount in zip(counts, sums, strict=True)])
+    active = sum([count * layer.elements * layer.used // layer.copies for count, part in parts for layer in part])
+    return Adapters(sums[0], tuple(sums[1:-1]), sums[-1], total, active, parts, unmatched)
 
 
 class _Choice:
@@ -158,7 +181,7 @@ class _Choice:
     def rank(self, module: str, tensor: str, linear: bool = True) -> int:
         """The rank of the adapter on a tensor; 0 where it has none."""
         name = self.names.of(module, tensor)
-        fused = self._of_experts(module, tensor)
+        fused = self.of_experts(module, tensor)
         if fused is not None:
             return fused
         if not name:
@@ -186,7 +209,7 @@ class _Choice:
             raise FieldError("model.lora.targets", f"PEFT refuses {leaf} in {self.names.family}, whose kernels pass its adapter by: name the others")
         return self.lora.rank
 
-    def _of_experts(self, module: str, tensor: str) -> int | None:
+    def of_experts(self, module: str, tensor: str) -> int | None:
         """The rank on experts that PEFT adapts as parameters; ``None`` where the tensor is not one of those."""
         key = _FUSED_EXPERTS.get(f"{module}/{tensor.removesuffix('.weight')}")
         if key is None or key not in self.names.experts:
@@ -213,7 +236,7 @@ class _Choice:
             parts: dict[str, list[ParameterRow]] = {}
             for row in rows:
                 name, shape, linear = row
-                if name.endswith("bias") or (len(shape) != _MATRIX and not self._of_experts(module.name, name)):
+                if name.endswith("bias") or (len(shape) != _MATRIX and not self.of_experts(module.name, name)):
                     continue
                 path = self.names.of(module.name, name)
                 if path is None and linear:

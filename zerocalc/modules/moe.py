@@ -10,6 +10,7 @@ from zerocalc.modules.tape import FULL, MASK, Tape, Value
 
 ExpertLayout = Literal["fused", "transposed", "each"]
 INDEX = "int64"
+SHARED = "shared experts"
 
 
 def moe(
@@ -30,7 +31,7 @@ def moe(
         modules.append(Module("router", "experts", gate))
     if shared_ffn:
         shared = matrices(hidden=hidden, ffn=shared_ffn, gated=gated, bias=shared_bias)
-        modules.append(Module("shared experts", "experts", shared + (linear("shared_gate", 1, hidden) if shared_gate else ())))
+        modules.append(Module(SHARED, "experts", shared + (linear("shared_gate", 1, hidden) if shared_gate else ())))
     return modules
 
 
@@ -65,11 +66,15 @@ def route(
     for _time in range(jitters):
         tape.small("noise", x.dtype, x.divisor, x.shape)
     if router:
+        if not router_copy:  # which is a copy of the sum then
+            tape.merge("router", (experts, x.shape[-1]), FULL if router_input == FULL else None)
         logits = tape.linear(tape.cast(x, FULL) if router_input == FULL else x, "router", "router scores", (experts,))
         if router_copy and tape.compute != FULL:
             tape.small("router weight (fp32)", FULL, 1, (experts, x.shape[-1]))
         if not dense:
             _choice(tape, logits, experts, top_k, routing, group_limited, normalised)
+    tape.merge("experts.up", (experts, 2 * ffn if gated else ffn, x.shape[-1]))
+    tape.merge("experts.down", (experts, x.shape[-1], ffn))
     result = _dense(tape, x, experts, top_k, ffn, activation) if dense else _chosen(tape, x, top_k, ffn, gated, activation, scores)
     if shared_ffn:
         shared = feed(tape, x, ffn=shared_ffn, activation=activation, gated=gated)
@@ -100,7 +105,8 @@ def _chosen(tape: Tape, x: Value, top_k: int, ffn: int, gated: bool, activation:
     tape.small("places of tokens", INDEX, 1, (3 if grouped else 2, n, top_k))
     chosen = Value("expert inputs", tape.compute if tape.autocast else x.dtype, tape.run.routed, (n, top_k, hidden))
     result = _experts_of(tape, chosen, (top_k, ffn), gated, activation, hidden)
-    tape.keep(result)
+    if tape.how.expert_weights == "results":
+        tape.keep(result)
     tape.small("expert weights", FULL if scores == FULL else tape.compute, 1, (n, top_k))
     if not grouped:
         tape.small("expert results, weighted", result.dtype, 1, result.shape)
@@ -118,10 +124,18 @@ def _dense(tape: Tape, x: Value, experts: int, top_k: int, ffn: int, activation:
 
 
 def _experts_of(tape: Tape, x: Value, width: tuple[int, int], gated: bool, activation: str, hidden: int) -> Value:
-    if gated:
+    inside = tape.how.expert_weights == "inside"
+    if gated and inside:
+        both = tape.linear(x, "experts.up", "gate and up", (width[0], 2 * width[1]), tape.run.tp)
+        tape.keep(both)
+        inner = Value("down input", both.dtype, tape.run.tp, (x.shape[0], *width))
+    elif gated:
         inner = gate_up(tape, x, width, True, activation, "experts")
     else:
         inner = activate(tape, tape.linear(x, "experts.up", f"{activation} input", width), activation, "down input")
+        if inside:
+            tape.keep(inner)
+            inner = Value("down input, weighted", inner.dtype, inner.divisor, inner.shape)
     return tape.linear(inner, "experts.down", "expert results", (width[0], hidden), tape.run.routed)
 
 
@@ -133,6 +147,7 @@ def scaled_router(*, hidden: int, experts: int) -> tuple[ParameterRow, ...]:
 def choose(tape: Tape, x: Value, *, experts: int, top_k: int, kind: str = "rms_power", **_: object) -> None:
     """The forward pass of a router of its own: it norms what the layer was given, and weighs the chosen experts by their scales."""
     normed = tape.norm(x, "router norm", kind, "router input", weight=False)
+    tape.merge("router", (experts, x.shape[-1]))
     logits = tape.linear(tape.scale(normed, "router input, scaled"), "router", "router scores", (experts,))
     _choice(tape, logits, experts, top_k, "softmax", False, True)
     tape.small("expert weights, normalised", FULL, 1, (tape.run.tokens, top_k))

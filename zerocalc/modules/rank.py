@@ -43,6 +43,8 @@ class Rank:
     persistence_threshold: int = 0
     padded: int = 0
     """Elements of all parameters with what the framework rounds them up by; 0 where it rounds nothing."""
+    padded_adapters: int = 0
+    """Those of ``padded`` that are adapters'."""
     rule: str = "none"
     group: Literal["dp", "edp"] = "dp"
     """Whose gradients are reduced together: of what all hold alike, or of routed experts on ranks of their own."""
@@ -52,36 +54,66 @@ class Rank:
     """All of the model, where ``arch`` may be one pipeline stage's part of it."""
 
     def shardable(self, of: str) -> int:
-        """Elements that a recipe's row divides, rounded up as the framework does; where not all is trained, as they are."""
+        """Elements that a recipe's row divides, rounded up as the framework does; where it is not known what is trained, as they are."""
         amount = self.elements(of)
-        return self.padded if self.padded and amount == self.parameters else amount
+        if not self.padded:
+            return amount
+        if self.adapters is not None and of in ("trainable", "frozen"):
+            return self.padded_adapters if of == "trainable" else self.padded - self.padded_adapters
+        return self.padded if amount == self.parameters else amount
 
-    def part(self, name: str) -> int:
-        """Elements of a part of the parameters: all of them, one unit outside the layers, or the largest layer."""
+    @property
+    def flat(self) -> int:
+        """Elements of all that is trained with what the framework rounds them up by; 0 where it rounds nothing."""
+        return self.padded_adapters if self.adapters is not None else self.padded
+
+    @property
+    def placed(self) -> bool:
+        """Whether it is known where what is trained lies: everywhere, or in adapters."""
+        return self.adapters is not None or self.trainable == self.parameters
+
+    def size(self, unit: Unit, *, trained: bool = False) -> int:
+        """Elements of a unit, or the ``trained`` ones of them where it is known where those lie."""
+        return unit.adapters if trained and self.adapters is not None else (unit.padded or unit.elements) + unit.adapters
+
+    def part(self, name: str, *, trained: bool = False) -> int:
+        """Elements of a part of the parameters: all of them, one unit outside the layers, or the largest layer.
+
+        ``trained``: of what is trained alone; where it is not known where that lies, the most of it that can lie in the part.
+        """
+        if trained and not self.placed:
+            return min(self.trainable, self.part(name))
         if name in ("all", "trainable"):
-            return self.elements(name)
+            return self.elements("trainable" if trained else name)
         if name in ("persistent", "partitioned"):
-            whole = self._persistent()
+            whole = ceil_div(sum(self.tensors("persistent")), self.split)
             return whole if name == "persistent" else (self.padded or self.parameters) - whole
         if name == "tensor":
-            return ceil_div(max(self.tensors("all"), default=0), self.split)
+            return ceil_div(max(self.tensors("all", trained=trained), default=0), self.split)
+        return self._units(name, trained=trained)
+
+    def _units(self, name: str, *, trained: bool) -> int:
+        """All layers, or the largest unit at a place."""
         if name == "layers":
-            return sum([unit.count * (unit.padded or unit.elements) for unit in self.units if unit.place == "layer"])
-        found = [unit.padded or unit.elements for unit in self.units if unit.place == name]
+            return sum([unit.count * self.size(unit, trained=trained) for unit in self.units if unit.place == "layer"])
+        found = [self.size(unit, trained=trained) for unit in self.units if unit.place == name]
         if name == "head" and not found and self.arch is not None:  # a part of the one unit outside the layers
-            return ceil_div(self.arch.vocab * self.arch.hidden, self.split)
+            own = 0 if trained and self.adapters is not None else self.arch.vocab * self.arch.hidden
+            return ceil_div(own + (self.adapters.after if self.adapters is not None else 0), self.split)
         return max(found, default=0)
 
-    def _persistent(self) -> int:
-        """Elements of tensors so small that every rank keeps them whole, rounded up as the others are."""
-        return ceil_div(sum(self.tensors("persistent")), self.split)
+    def tensors(self, name: str, *, trained: bool = False) -> list[int]:
+        """Elements of each tensor of a part of the parameters, rounded up as a shard of it is; none for a bare number of parameters.
 
-    def tensors(self, name: str) -> list[int]:
-        """Elements of each tensor of a part of the parameters, rounded up as a shard of it is; none for a bare number of parameters."""
+        ``trained``: of the adapters alone, where there are some.
+        """
         if self.arch is None:
             return []
-        every = [(count, shape, math.prod(shape)) for count, modules in self.arch.all_groups() for shape in shapes(modules)]
-        chosen = [(n, shape) for n, shape, size in every if name == "all" or (size <= self.persistence_threshold) == (name == "persistent")]
+        added = self.adapters.shapes if self.adapters is not None else []
+        base = () if trained and added else self.arch.all_groups()
+        every: list[tuple[int, tuple[int, ...]]] = [(count, shape) for count, modules in base for shape in shapes(modules)]
+        every += [(1, shape) for shape in added]
+        chosen = [(n, shape) for n, shape in every if name == "all" or (math.prod(shape) <= self.persistence_threshold) == (name == "persistent")]
         return [size for count, shape in chosen for size in [padded((shape,), self.rule, self.shards, 1)] * count]
 
     def elements(self, of: str) -> int:
@@ -209,20 +241,25 @@ def frozen_base(model: Model, arch: Architecture | None) -> Stored:
 
 
 def rounded(holds: Rank, job: Job, rule: str) -> Rank:
-    """A rank whose parameters are rounded up as a framework's stage does it, tensor by tensor; as it is where tensors are cut, or adapters added."""
-    arch = holds.arch
+    """A rank whose parameters are rounded up as a framework's stage does it, tensor by tensor; as it is where tensors are cut.
+
+    What is rounded up as one whole is what is trained: a frozen base lies beside it.
+    """
+    arch, added = holds.arch, holds.adapters
     if holds.parts:
         return replaced(holds, parts=tuple([rounded(part, job, rule) for part in holds.parts]))
     if holds.group == "edp" and rule == "first_dimension":
         return holds  # experts fewer than ranks are cut along another dimension (torchtitan 0.2.2, models/llama4/infra/parallelize.py)
-    if rule == "none" or arch is None or holds.split > 1 or holds.adapters is not None:
+    if rule == "none" or arch is None or holds.split > 1:
         return holds
     item_bytes = DTYPE_BYTES[job.gather_dtype]
     if rule in WHOLE_MODEL:
-        every = [shape for count, modules in arch.all_groups() for shape in shapes(modules) * count]
-        return replaced(holds, padded=padded(every, rule, holds.shards, item_bytes), rule=rule)
-    cut = rounded_up(holds.units, arch, rule, holds.shards, item_bytes)
-    return replaced(holds, units=cut, padded=sum([unit.count * unit.padded for unit in cut]), rule=rule)
+        every = added.shapes if added is not None else [shape for count, modules in arch.all_groups() for shape in shapes(modules) * count]
+        amount = padded(every, rule, holds.shards, item_bytes)
+        return replaced(holds, padded=holds.frozen + amount, padded_adapters=amount if added is not None else 0, rule=rule)
+    cut = rounded_up(holds.units, arch, rule, holds.shards, item_bytes, added)
+    own = sum([unit.count * unit.adapters for unit in cut])
+    return replaced(holds, units=cut, padded=own + sum([unit.count * unit.padded for unit in cut]), padded_adapters=own, rule=rule)
 
 
 def adapters_of(model: Model, arch: Architecture) -> Adapters | None:

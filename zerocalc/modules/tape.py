@@ -16,6 +16,8 @@ FULL = "fp32"
 MASK = "int8"
 """Dropout keeps one byte an element ([SP] §4.1)."""
 
+MERGED = " with its adapter"
+"""How the sum of a weight and its adapter's product is named behind the weight."""
 ELSEWHERE = 1 << 30
 """The row of a tensor that is kept by another pass."""
 
@@ -44,12 +46,14 @@ class Value:
 
 
 class Adapters:
-    """Low-rank adapters on a frozen base: ``adapted`` tells whether a linear layer has one."""
+    """Low-rank adapters on a frozen base: ``adapted`` tells whether a linear layer has one, ``merged`` of which rank the one is that is added to a
+    weight before the product, 0 where none is.
+    """
 
-    __slots__ = ("adapted", "dropout", "dtype", "rank")
+    __slots__ = ("adapted", "dropout", "dtype", "merged", "rank")
 
-    def __init__(self, rank: int, dtype: str, dropout: bool, adapted: Callable[[str], bool]) -> None:
-        self.rank, self.dtype, self.dropout, self.adapted = rank, dtype, dropout, adapted
+    def __init__(self, rank: int, dtype: str, dropout: bool, adapted: Callable[[str], bool], merged: Callable[[str], int]) -> None:
+        self.rank, self.dtype, self.dropout, self.adapted, self.merged = rank, dtype, dropout, adapted, merged
 
 
 class Tape:
@@ -131,7 +135,7 @@ class Tape:
 
     def linear(self, x: Value, layer: str, name: str, width: Shape, divisor: int = 1) -> Value:
         """A product with the weight of ``layer``: keeps its input for the weight's gradient. Autocast makes a 16-bit copy of the input first."""
-        if not self.frozen:
+        if not self.frozen or (self.adapters and self.adapters.merged(layer)):
             self.keep(self.cast(x, self.compute, f"{x.name} (16-bit copy)") if self.autocast else x)
         elif self.adapters and self.adapters.adapted(layer):
             self._adapter(x, self.adapters, layer)
@@ -140,6 +144,19 @@ class Tape:
         if self.products % self.how.kept_product == 1 % self.how.kept_product:
             self.keep_operator(out)
         return out
+
+    def merge(self, layer: str, shape: Shape, dtype: str | None = None) -> None:
+        """The sum of a weight of (experts, out, in), or (out, in), and its adapter's product: each forward makes it, the layer's product keeps it.
+
+        The two thin matrices of several experts are multiplied in the weight's dtype, into which others are copied (PEFT's ParamWrapper).
+        """
+        rank = self.adapters.merged(layer) if self.adapters else 0
+        if self.adapters is None or not rank:
+            return
+        self.small(f"{layer}{MERGED}", dtype or self.compute, self.run.tp if len(shape) > 2 else 1, shape)
+        if len(shape) > 2 and self.adapters.dtype != self.compute:
+            experts, outer, inner = shape
+            self.small(f"{layer} adapter ({self.compute})", self.compute, self.run.tp, (experts, rank, outer + inner))
 
     def _adapter(self, x: Value, adapters: Adapters, layer: str) -> None:
         """B(A(dropout(x))): each of the two small products keeps its input, each adapted layer its own copy where dtypes differ."""

@@ -69,12 +69,22 @@ def pipeline_split(job: Job) -> int:
     return job.parallel.pp if job.parallel.pipeline_stage is None else 1
 
 
-def rounded_up(cut: tuple[Unit, ...], arch: Architecture, rule: str, shards: int, item_bytes: int) -> tuple[Unit, ...]:
-    """Units with the elements that a framework makes of them, tensor by tensor."""
+def rounded_up(
+    cut: tuple[Unit, ...], arch: Architecture, rule: str, shards: int, item_bytes: int, adapters: Adapters | None = None
+) -> tuple[Unit, ...]:
+    """Units with the elements that a framework makes of them, and of their adapters, tensor by tensor."""
     before, after = shapes(arch.before), shapes(arch.after)
     by_place: dict[Place, list[Shape]] = {"root": before + after, "embedding": before, "head": after}
     layers = {elements(modules): shapes(modules) for _, modules in arch.groups}
-    return tuple([replaced(u, padded=padded(by_place.get(u.place) or layers[u.elements], rule, shards, item_bytes)) for u in cut])
+    up = [replaced(u, padded=padded(by_place.get(u.place) or layers[u.elements], rule, shards, item_bytes)) for u in cut]
+    if adapters is None:
+        return tuple(up)
+    each = [
+        (sum([a.elements for a in part]), sum([padded((s,), rule, shards, item_bytes) for a in part for s in a.shapes])) for _, part in adapters.parts
+    ]
+    (_, start), *_, (_, end) = each
+    ends = {"root": start + end, "embedding": start, "head": end}
+    return tuple([replaced(u, adapters=ends[u.place] if u.place in ends else dict(each)[u.adapters]) for u in up])
 
 
 def _cut(name: str, place: Place, total: int, count: int, adapters: int = 0) -> tuple[Unit, ...]:

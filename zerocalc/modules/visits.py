@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator
 
 from zerocalc.formulas.windows import Gathers, Layers, Node, Stack, Windows, gathers
@@ -24,6 +25,16 @@ def listed_whole(job: Job, rank: Rank) -> bool:
     a pipeline, no experts on ranks of their own.
     """
     return rank.arch is not None and rank.trainable == rank.parameters and job.parallel.pp == 1 and not job.experts_apart
+
+
+def trained(job: Job, rank: Rank) -> tuple[list[int], list[int]] | None:
+    """As `tensors`, of those that are trained: all, or the adapters' matrices, layer by layer; ``None`` where they are not known."""
+    if rank.arch is None:
+        return None
+    if rank.adapters is not None and rank.split == 1:
+        sizes = [math.prod(shape) for shape in rank.adapters.shapes]
+        return sizes, [*range(len(sizes))]
+    return tensors(job, rank.arch) if listed_whole(job, rank) else None
 
 
 def windowed(job: Job, rank: Rank) -> Gathers | None:

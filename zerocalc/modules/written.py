@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Callable
 from typing import Any
 
+from zerocalc import presets
 from zerocalc.modules.attention import projections
 from zerocalc.modules.base import Component, Module, ParameterRow, SavedRow
 from zerocalc.modules.convolution import convolution_weights
@@ -19,6 +21,7 @@ from zerocalc.modules.mlp import matrices
 from zerocalc.modules.moe import moe, scaled_router
 from zerocalc.modules.norm import norm_weights
 from zerocalc.spec.base import FieldError
+from zerocalc.units import shown
 
 _TABLE = re.compile(r"position|embed|wte|wpe|in_proj_weight|input_projection_weight")
 
@@ -94,15 +97,25 @@ def written(step: Any, saved: tuple[SavedRow, ...]) -> list[Module]:
         return [Module(step.name, step.component or "other", rows, saved, used, experts, unquantised=step.unquantised)]
     passing = PASSING[step.type]
     values = {key: value for key, value in step.values.items() if key not in passing}
+    component, function = ROWS.get(step.type, ("experts", moe))
     try:
         if step.type == "moe":
             return moe(saved, **values)
         component, function = ROWS[step.type]
         rows = function(**values)
     except TypeError as error:
-        raise FieldError("model.stack", f"{step.type} {step.name}: {error}") from None
+        raise _refused(step, error) from None
     transposed, attends = bool(values.get("transposed")), _attends(step.type, values)
     return [Module(step.name, step.component or component, rows, saved, transposed=transposed, attends=attends, unquantised=step.unquantised)]
+
+
+def _refused(step: Any, error: TypeError) -> FieldError:
+    """Why a module's function did not take its values, in the words of the one who wrote them."""
+    _, function = ROWS.get(step.type, ("experts", moe))
+    taken = {*inspect.signature(function).parameters, *PASSING[step.type]} - {"saved"}
+    unknown = sorted(key for key in step.values if key not in taken)
+    fault = f"{shown(unknown[0])} is not one of its values{presets.nearest(unknown[0], sorted(taken))}" if unknown else str(error)
+    return FieldError("model.stack", f"{step.type} {step.name}: {fault}")
 
 
 def _attends(kind: str, values: dict[str, Any]) -> tuple[int, int, int, int]:

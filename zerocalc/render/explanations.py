@@ -65,7 +65,11 @@ def _memory(plan: Plan, explanation: Explanation, whole: bool) -> list[Renderabl
         lines.append(_sum(explanation.row, [t.bytes for t in explanation.terms]))
     tensors = [] if explanation.row in ROWS_AT_PEAK else saved_tensors(plan, explanation.terms)
     if tensors and not whole:
-        lines += ["", _tensors(tensors)]
+        groups = sorted({t.group for t in tensors})
+        for group in groups:
+            own = [t for t in tensors if t.group == group]
+            whose = "one layer" if groups == [1] else f"one of {own[0].layers:,} layers" if own[0].layers > 1 else "a layer unlike others"
+            lines += ["", _tensors(own, whose)]
     if whole:
         gpu = explanation.candidate.memory.gpu
         alive = [t.bytes for t in gpu.terms if gpu.peak_moment in t.moments and t.kind != "fragmentation"]
@@ -79,8 +83,8 @@ def _memory(plan: Plan, explanation: Explanation, whole: bool) -> list[Renderabl
     return lines
 
 
-def _tensors(tensors: list[TensorShare]) -> RenderableType:
-    table = columns("shape", "dtype", "bytes", "share", first="saved by one layer")
+def _tensors(tensors: list[TensorShare], whose: str) -> RenderableType:
+    table = columns("shape", "dtype", "bytes", "share", first=f"saved by {whose}")
     for t in tensors:
         shape = " × ".join(f"{n:,}" for n in t.shape) + (f" / {t.divisor}" if t.divisor > 1 else "")
         table.add_row(t.name + (" (rebuilt)" if t.rebuilt else ""), shape, t.dtype, f"{t.bytes:,}", f"{100 * t.share:.1f} %")

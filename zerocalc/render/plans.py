@@ -114,7 +114,7 @@ def header(job: Job, parameters: int) -> list[str]:
     lines.append(f"recipe {job.recipe.name} ({per_parameter}{' of the adapters' if lora else ''}), {job.framework.name}")
     if lora:
         base = job.recipe.compute if job.model.quantised is None else job.model.quantised.name
-        lines.append(f"LoRA of rank {lora.rank} on {', '.join(lora.targets)}, adapters in {lora.dtype}, base frozen in {base}")
+        lines.append(f"LoRA of rank {lora.rank} on {', '.join(lora.targets)}, adapters in {job.adapter_dtype}, base frozen in {base}")
     if t.seq and not job.model.is_bare:
         batch = f"sequences of {t.seq:,}, micro-batch {t.micro_batch:,}, accumulation {t.accumulation:,}"
         lines.append(f"{batch}, recompute {_recomputed(t)}, {t.attention} attention{_layers(job)}")

@@ -96,9 +96,11 @@ class FrameworkStage(Spec):
 class Framework(Spec):
     """Behaviour that differs between frameworks; ``paper`` is what [ZeRO] describes.
 
-    ``wraps``: whether what stands outside the layers is one unit (``root``) or embedding and head are one each (``ends``). ``options``:
-    those of ZeRO's choices that mean something to it, all if none are named. ``ends_as_layers``: as how many layers the embedding counts, and the
-    head, when layers are dealt to pipeline stages; ``uneven_stages``: whether layers that do not divide are dealt at all, to the first ones.
+    ``wraps``: whether what stands outside the layers is one unit (``root``) or embedding and head are one each (``ends``). ``adapters``: whether
+    they are in their layers' units, or ``each`` matrix is one of its own. ``casts``: whether it casts all parameters to compute's dtype, adapters
+    too. ``options``: those of ZeRO's choices that mean something to it, all if none are named. ``ends_as_layers``: as how many layers the embedding
+    counts, and the head, when layers are dealt to pipeline stages; ``uneven_stages``: whether layers that do not divide are dealt at all, to the
+    first ones.
     ``experts_at``: the stages beside which routed experts can be dealt to ranks of their own; ``experts_divided``: whether those are then divided
     as tensor parallelism divides the rest, unless told otherwise. ``context``: how context-parallel ranks come by each other's keys and values: from
     neighbour to neighbour (``ring``), all at once (``all_gather``, gradients from neighbour to neighbour), or each takes some heads of all tokens
@@ -112,6 +114,8 @@ class Framework(Spec):
     implementation: Annotated[str, Field(max_length=LONGEST_PATH)]
     units_in_flight: Whole
     wraps: Literal["ends", "root"] = "ends"
+    adapters: Literal["layer", "each"] = "layer"
+    casts: StrictBool = False
     options: tuple[str, ...] | None = None
     ends_as_layers: Annotated[int, Field(ge=0, le=1, strict=True)] = 0
     uneven_stages: StrictBool = True

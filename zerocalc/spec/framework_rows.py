@@ -55,6 +55,7 @@ class Holding(Spec):
     ``largest``: not more than so many elements: the option of that name, such as reduce_bucket_size; ``whole``: as many, however small the part.
     ``windowed``: where the modules are known, not that part but the most that windows over the modules to come gather in the pass of the first moment
     (at the end of backward: in its last module). ``accumulated``: from forward on where gradients outlive a micro-batch.
+    ``what``: of gradients, only what is trained of the part counts.
     ``only``: where they do, or where reduction overlaps backward and they do not, or where the recipe keeps gradients in 16 bits.
     ``if_overlapped``: so many times as much where communication overlaps with computing. ``over``: a rank's share is of the ``shards``, or of the
     ``secondary`` group that holds another copy. ``when`` and ``unless``: only where an option is set, or is not.
@@ -62,6 +63,7 @@ class Holding(Spec):
 
     name: Annotated[str, Field(min_length=1, max_length=60)]
     kind: Literal["gathered", "gradients", "buffers", "copies"]
+    what: Literal["weights", "gradients"] = "weights"
     of: Part
     dtype: TrafficDtype
     copies: Whole = 1

@@ -28,12 +28,14 @@ class Implementation(Spec):
     - ``rotary``: whether its sines and cosines are kept by each layer.
     - ``softmax``: dtype in which unfused attention keeps its scores. ``expands``: kernels that get keys and values repeated for every head.
     - ``sequence_input``: under sequence parallelism, whether a layer keeps its share of a product's input and gathers it again, or all of it.
-    - ``experts``: one product over all experts, or one expert after the other. ``kept_product``: recomputation by operator keeps the output of
-      every so manieth product, beside attention's. ``shared_buffer``: one buffer, held for good, in which sequences are gathered and scores computed.
+    - ``experts``: one product over all experts, or one expert after the other. ``expert_weights``: whether they multiply the experts' ``results``,
+      or what goes ``inside`` into the last product, in the activation's own kernel where it is gated.
+    - ``kept_product``: recomputation by operator keeps the output of every so manieth product, beside attention's. ``shared_buffer``: one buffer,
+      held for good, in which sequences are gathered and scores computed.
     - ``gemm_workspace``: whether its matrix products have a workspace of their own; ``grouped_workspaces``: how many more those
       over all experts have. ``stage_inputs``: whether a pipeline stage refers to its last micro-batch's input, and its gradient, until the next step.
-      ``placeholder_gradients``: whether products that add to a gradient buffer
-      themselves hand on a tensor that nobody reads, one for each shape of a layer's weights, made once.
+      ``placeholder_gradients``: whether products that add to a gradient buffer themselves hand on a tensor that nobody reads, one for each shape of a
+      layer's weights, made once.
     - ``context_output``: whether context parallelism keeps attention's output as it was computed beside the one that is sent back to its tokens.
     """
 
@@ -50,6 +52,7 @@ class Implementation(Spec):
     expands: tuple[Kernel, ...]
     sequence_input: Literal["gathered_again", "kept_whole"]
     experts: Literal["grouped", "each"]
+    expert_weights: Literal["results", "inside"] = "results"
     kept_product: Whole
     shared_buffer: StrictBool
     gemm_workspace: StrictBool = False

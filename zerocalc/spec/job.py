@@ -10,7 +10,7 @@ from zerocalc.spec.framework import Framework
 from zerocalc.spec.implementation import Implementation
 from zerocalc.spec.loss import Loss
 from zerocalc.spec.model import DEFAULT_KIND, GPT2_POSITIONS, Model, only_given, positions_for
-from zerocalc.spec.recipe import Recipe
+from zerocalc.spec.recipe import FloatDtype, Recipe
 from zerocalc.spec.training import Training
 from zerocalc.spec.zero import Zero
 from zerocalc.units import parse_whole
@@ -122,13 +122,13 @@ class Job(Spec):
         return self.cluster.gpus // self.expert_ranks
 
     def dtype_of(self, word: str) -> str:
-        """The dtype that a framework's word stands for: gather, reduce, compute, weights, or a dtype itself."""
+        """The dtype that a framework's word stands for: gather, reduce, compute, weights (those that are trained), or a dtype itself."""
         if word == "gather":
             return self.gather_dtype
         if word == "reduce":
             return self.reduce_dtype
         if word == "weights":
-            return next(row.dtype for row in self.recipe.rows if row.kind == "weights")
+            return next(row.dtype for row in self.trained_recipe.rows if row.kind == "weights" and row.of != "frozen")
         return self.recipe.compute if word == "compute" else word
 
     def overlaps(self, stage: int) -> bool:
@@ -166,8 +166,16 @@ class Job(Spec):
     @property
     def trained_recipe(self) -> Recipe:
         """The recipe as it holds for what is trained: the adapters alone where there are some."""
-        lora = self.model.lora
-        return self.recipe if lora is None else self.recipe.for_adapters(lora.dtype)
+        dtype = self.adapter_dtype
+        return self.recipe if dtype is None else self.recipe.for_adapters(dtype)
+
+    @property
+    def adapter_dtype(self) -> FloatDtype | None:
+        """The dtype of adapters: their own, unless the framework casts all parameters to compute's; ``None`` without adapters."""
+        lora, compute = self.model.lora, self.recipe.compute
+        if lora is None:
+            return None
+        return compute if self.framework.casts and not self.recipe.autocast and compute != "fp32" else lora.dtype
 
     @property
     def gather_dtype(self) -> str:

@@ -9,7 +9,6 @@ from itertools import accumulate
 from zerocalc.formulas.buffers import filled
 from zerocalc.formulas.formula import ceil_div
 from zerocalc.modules.rank import Rank
-from zerocalc.modules.visits import tensors
 from zerocalc.spec.framework_rows import Move
 from zerocalc.spec.job import Job
 
@@ -19,10 +18,9 @@ Part = tuple[str, int, int]
 """(name, elements, calls)."""
 
 
-def buckets(job: Job, rank: Rank, move: Move, *, overlapped: bool) -> list[Part]:
-    """The calls of one reduction of all gradients of a known architecture, one for each bucket or for each owner of a part of one."""
-    assert rank.arch is not None
-    sizes, listed = tensors(job, rank.arch)
+def buckets(job: Job, rank: Rank, move: Move, known: tuple[list[int], list[int]], *, overlapped: bool) -> list[Part]:
+    """The calls of one reduction of all gradients of ``known`` tensors, one for each bucket or for each owner of a part of one."""
+    sizes, listed = known
     order = listed if move.order == "model" and not overlapped else range(len(sizes))[::-1]
     counts = filled([sizes[number] for number in order], job.zero.reduce_bucket_size)
     ends = list(accumulate(counts))
@@ -33,7 +31,7 @@ def buckets(job: Job, rank: Rank, move: Move, *, overlapped: bool) -> list[Part]
     if move.op != "reduce" and not (rank.rule == FLAT and max(totals) > most):
         return grouped(totals)
     starts = dict(zip(listed, accumulate([0, *[sizes[n] for n in listed[:-1]]]), strict=True))
-    share = (rank.padded or sum(sizes)) // rank.shards
+    share = (rank.flat or sum(sizes)) // rank.shards
     calls: list[int] = []
     for group, total in zip(groups, totals, strict=True):
         if move.op != "reduce" and total <= most:

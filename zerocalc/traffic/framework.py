@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
@@ -9,7 +10,7 @@ from zerocalc.formulas.formula import ceil_div
 from zerocalc.modules.layers import on_rank
 from zerocalc.modules.rank import Rank
 from zerocalc.modules.units import pipeline_split
-from zerocalc.modules.visits import listed_whole, windowed
+from zerocalc.modules.visits import trained, windowed
 from zerocalc.schedule import Collective, Link, collective
 from zerocalc.spec.framework import FrameworkStage
 from zerocalc.spec.framework_rows import Move
@@ -118,25 +119,34 @@ def _repeats(job: Job, behaviour: FrameworkStage, move: Move) -> int:
 
 def _parts(job: Job, rank: Rank, behaviour: FrameworkStage, move: Move) -> list[tuple[str, int, int]]:
     """(name, elements, calls) of what one round of a move handles."""
-    trained = rank.trainable if move.what == "gradients" else rank.parameters
-    if move.by == "unit" and rank.units[0].known and trained == rank.parameters:
-        chosen = [u for u in rank.units if not move.units or u.place in move.units]
-        ordered = chosen if move.moment == "forward" else chosen[::-1]
-        return [(u.name, (u.padded or u.elements) if move.padded else u.elements, u.count) for u in ordered]
-    if move.by == "arrival" and rank.arch is not None and trained == rank.parameters:
+    stepped = move.what == "gradients"
+    if move.by == "unit" and rank.units[0].known and (rank.placed or not stepped):
+        return _by_unit(job, rank, move)
+    if move.by == "arrival" and rank.arch is not None and rank.placed:
         return grouped(_arrivals(job, rank))
     if move.by == "tensor" and rank.split == 1:
-        return grouped(rank.tensors(move.of))
-    if move.by == "bucket" and listed_whole(job, rank):
-        return buckets(job, rank, move, overlapped=job.overlaps(behaviour.stage))
-    return _of_unknown(job, rank, move, trained)
+        return grouped(rank.tensors(move.of, trained=stepped))
+    if move.by == "bucket" and (known := trained(job, rank)) is not None:
+        return buckets(job, rank, move, known, overlapped=job.overlaps(behaviour.stage))
+    return _of_unknown(job, rank, move)
 
 
-def _of_unknown(job: Job, rank: Rank, move: Move, trained: int) -> list[tuple[str, int, int]]:
+def _by_unit(job: Job, rank: Rank, move: Move) -> list[tuple[str, int, int]]:
+    chosen = [u for u in rank.units if not move.units or u.place in move.units]
+    stepped = move.what == "gradients"
+    if job.framework.adapters == "each" and rank.adapters is not None and rank.split == 1:
+        base = [] if stepped else [(u.name, u.padded or u.elements, u.count) for u in chosen]
+        return base + [("adapter", elements, count) for _, elements, count in grouped(rank.tensors("all", trained=True))]
+    ordered = chosen if move.moment == "forward" else chosen[::-1]
+    return [(u.name, rank.size(u, trained=stepped) if move.padded else u.elements, u.count) for u in ordered]
+
+
+def _of_unknown(job: Job, rank: Rank, move: Move) -> list[tuple[str, int, int]]:
     """As `_parts`, where nothing is known but how many parameters there are."""
-    whole = rank.padded if move.padded and rank.padded and trained == rank.parameters else trained
-    if move.of != "all":
-        whole = rank.part(move.of)
+    of = "trainable" if move.what == "gradients" and move.of == "all" else move.of
+    whole = rank.part(of)
+    if of in ("all", "trainable") and move.padded:
+        whole = rank.shardable(of)
     if move.beyond is not None:
         whole = max(0, whole - getattr(job.zero, move.beyond))
     if move.op == "reduce":  # one call for each owner
@@ -151,7 +161,10 @@ def _arrivals(job: Job, rank: Rank) -> list[int]:
     """Elements of DDP's buckets: tensors as their gradients come, last first, a bucket closed as soon as it is full."""
     arch = rank.arch
     assert arch is not None
-    sizes = [on_rank(row, job.parallel.tp) for modules in arch.in_order() for module in modules for row in module.parameter_rows]
+    if rank.adapters is not None:
+        sizes = [ceil_div(math.prod(shape), job.parallel.tp) for shape in rank.adapters.shapes]
+    else:
+        sizes = [on_rank(row, job.parallel.tp) for modules in arch.in_order() for module in modules for row in module.parameter_rows]
     if pipeline_split(job) > 1:
         sizes = [ceil_div(size, pipeline_split(job)) for size in sizes]
     item = DTYPE_BYTES[job.reduce_dtype]

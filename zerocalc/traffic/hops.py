@@ -45,6 +45,8 @@ def in_two_hops(job: Job, rank: Rank, move: Move, repeats: int, overlapped: bool
 def _shapes(job: Job, rank: Rank) -> Counter[tuple[int, ...]]:
     """How often each shape stands among the trained tensors; a bare number of parameters is taken as one square matrix."""
     shapes: Counter[tuple[int, ...]] = Counter()
+    if rank.adapters is not None:
+        return Counter(rank.adapters.shapes)
     if rank.arch is None or not listed_whole(job, rank):
         whole = PACKED * rank.shards
         side = ceil_div(math.isqrt(rank.trainable), whole) * whole

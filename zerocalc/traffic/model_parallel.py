@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from zerocalc.formulas.formula import ceil_div
 from zerocalc.modules.layers import Architecture
+from zerocalc.modules.moe import SHARED
 from zerocalc.modules.rank import Rank
 from zerocalc.modules.units import pipeline_split
 from zerocalc.schedule import HOST_TRAFFIC, Collective, Link, Op, Phase, collective
@@ -26,7 +27,7 @@ def model_parallel(job: Job, rank: Rank) -> list[Collective]:
     parallel = job.parallel
     if parallel.tp == parallel.pp == parallel.cp == parallel.ep == 1:
         return []  # P_a needs tensor parallelism too
-    calls = _Calls(job, rank.tokens * rank.arch.hidden, ceil_div(rank.arch.layers, pipeline_split(job)))
+    calls = _Calls(job, rank.tokens * rank.arch.hidden, ceil_div(rank.arch.layers, pipeline_split(job)), _routed(rank.arch, pipeline_split(job)))
     out = calls.tensor_parallel(rank.arch) + calls.partitioned_activations() + calls.pipeline_parallel() + calls.tied_embedding(rank.whole)
     if parallel.tp > 1:
         from zerocalc.traffic.ends import ends  # as below
@@ -41,6 +42,12 @@ def model_parallel(job: Job, rank: Rank) -> list[Collective]:
 
         out += expert_parallel(job, rank.arch, rank.tokens)
     return out
+
+
+def _routed(arch: Architecture, stages: int) -> int:
+    """Layers whose MLP is routed experts alone."""
+    alone = [count for count, modules in arch.groups if any(m.experts > 1 for m in modules) and all(m.name != SHARED for m in modules)]
+    return ceil_div(sum(alone), stages)
 
 
 def unknown_traffic(job: Job, rank: Rank) -> tuple[str, ...]:
@@ -66,10 +73,11 @@ def _attends(rank: Rank) -> bool:
 
 
 class _Calls:
-    def __init__(self, job: Job, elements: int, layers: int) -> None:
+    def __init__(self, job: Job, elements: int, layers: int, routed: int) -> None:
         self.job = job
         self.micro_batches = job.training.accumulation
         self.layer_calls = layers * self.micro_batches
+        self.gathered_again = (SYNCS_PER_PASS * layers - routed) * self.micro_batches
         self.dtype = job.recipe.compute
         self.tensor_bytes = elements * DTYPE_BYTES[self.dtype]
         self.tp = job.parallel.tp
@@ -89,9 +97,10 @@ class _Calls:
 
             count -= self.micro_batches * sum([layers for layers, _ in moe_layers(arch)])
         out = [collective(over, phase, op, what, self.dtype, self.tensor_bytes, count) for phase, what in passes for op in ops]
-        if self.job.parallel.sequence_parallel:
-            # Only a rank's part of the inputs of attention and MLP is kept, so that backward gathers them once more.
-            out.append(collective(over, "backward", "all_gather", "saved inputs", self.dtype, self.tensor_bytes, count, overlapped=True))
+        if self.job.parallel.sequence_parallel and self.job.implementation.sequence_input == "gathered_again":
+            # Only a rank's part of the inputs of attention and MLP is kept, so that backward gathers them once more; routed experts keep theirs.
+            again = self.gathered_again
+            out.append(collective(over, "backward", "all_gather", "saved inputs", self.dtype, self.tensor_bytes, again, overlapped=True))
         return out
 
     def partitioned_activations(self) -> list[Collective]:
