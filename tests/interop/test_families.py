@@ -180,6 +180,26 @@ def test_layers_of_a_kind_that_a_family_does_not_have_are_refused() -> None:
         model_from_config(config, "config.json")
 
 
+LONGEST = {
+    "bart": 1024, "opt": 2048, "roberta": 510, "bert": 512, "gpt_bigcode": 1024, "openai-gpt": 512, "whisper": 448, "trocr": 512,
+    "marian": 1024, "prophetnet": None, "mixtral": None, "mpt": None, "bloom": None,
+}  # fmt: skip
+"""The longest sequence of a family's default config: the rows of its table of positions, but for those that padding takes; none without a table,
+or where the class takes the last row for all tokens beyond (ProphetNet)."""
+
+
+@pytest.mark.parametrize("model_type", LONGEST)
+def test_a_sequence_longer_than_the_table_of_positions_is_refused(model_type: str) -> None:
+    model = model_from_config(DEFAULTS[model_type]["config"], model_type)
+    longest = LONGEST[model_type]
+    assert model.longest == longest
+    job = {"model": model.model_dump(mode="json"), "cluster": {"gpus": 8}}
+    Job.model_validate({**job, "training": {"seq": longest or 10**6}})
+    if longest:
+        with pytest.raises(ValueError, match=f"{longest + 1} is more than the model's {longest} learned positions"):
+            Job.model_validate({**job, "training": {"seq": longest + 1}})
+
+
 WRONG: list[Any] = [None, -1, 0, True, 1.5, 10**9, 10**30, "x", [], {}, [1], {"a": 1}, math.nan]
 
 

@@ -78,6 +78,8 @@ class FamilyFile(Spec):
     neutral: list[str] = Field(default_factory=list)
     refuse: dict[str, str] = Field(default_factory=dict)
     let: dict[str, Expression] = Field(default_factory=dict)
+    positions: Expression | None = None
+    """The longest sequence for which the class keeps positions in a table; none where they are computed."""
     notes: list[str | Note] = Field(default_factory=list)
     activations: Expression = False
     """Whether the order of the modules and their values say what the layers keep for backward, perhaps of some configs only; compared with the
@@ -101,7 +103,7 @@ class FamilyFile(Spec):
     def expressions(self) -> Iterator[str]:
         """All expressions of the file."""
         conditions = [note.when for note in self.notes if isinstance(note, Note)]
-        return _expressions([self.let, self.activations, conditions, self.before, self.layers, self.after])
+        return _expressions([self.let, self.positions, self.activations, conditions, self.before, self.layers, self.after])
 
     def check(self, config: Mapping[str, Any]) -> None:
         """Refuse values that the keys which the expressions read cannot hold, by their key; raises `ExpressionError`."""
@@ -147,7 +149,10 @@ class FamilyFile(Spec):
         before, after = tuple(_modules(self.before, names)), tuple(_modules(self.after, names))
         modules = (*before, *(module for group in groups for module in group.modules), *after)
         known = bool(evaluate(self.activations, names)) and all(UNKNOWN not in module.values.values() for module in modules)
-        return Stack(activations=known, before=before, groups=groups, after=after), tuple(places for places, _ in found)
+        positions = evaluate(self.positions, names)
+        longest = None if positions is None else _dimension(positions, self.positions or "positions")
+        stack = Stack(activations=known, positions=longest, before=before, groups=groups, after=after)
+        return stack, tuple(places for places, _ in found)
 
 
 def _expressions(part: Any) -> Iterator[str]:

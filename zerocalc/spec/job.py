@@ -244,8 +244,8 @@ class Job(Spec):
             raise FieldError(
                 "training.attention", f"{t.attention}: of the class of {m.family or 'this model'} only unfused attention (eager) is known"
             )
-        if t.seq and m.kind == "gpt2" and m.positions and t.seq > m.positions:
-            raise FieldError("training.seq", f"{t.seq} is more than the model's {m.positions} learned positions")
+        if t.seq and m.longest and t.seq > m.longest:
+            raise FieldError("training.seq", f"{t.seq} is more than the model's {m.longest} learned positions")
 
 
 def _named_by(data: dict[str, Any], owner: str, part: str) -> Any:

@@ -132,6 +132,13 @@ class Model(Spec):
         return tuple(sorted({int(m.values["heads"]) for m in attentions}))
 
     @property
+    def longest(self) -> int | None:
+        """The longest sequence that a table of positions has rows for, if there is one."""
+        if self.stack is not None:
+            return self.stack.positions
+        return self.positions if self.kind == "gpt2" else None
+
+    @property
     def layer_count(self) -> int | None:
         """Layers of the model, if it has any that are known."""
         return self.layers if self.stack is None else sum(group.count for group in self.stack.groups)

@@ -122,6 +122,8 @@ class Stack(Spec):
     """The modules of a whole model in the order of the forward pass; ``activations``: whether that order says what the layers keep for backward."""
 
     activations: StrictBool = False
+    positions: Whole | None = None
+    """The longest sequence for which there is a table of positions; none where they are computed."""
     before: tuple[ModuleSpec, ...] = ()
     groups: tuple[Group, ...] = ()
     after: tuple[ModuleSpec, ...] = ()
