@@ -30,7 +30,14 @@ from zerocalc.spec.quantisation import Quantisation
 from zerocalc.units import parse_fraction, parse_whole, shown
 
 QUANTISED = "quantization_config"
-DTYPES = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
+DTYPES = {
+    **dict.fromkeys(("float64", "double"), "fp64"),
+    **dict.fromkeys(("float32", "float"), "fp32"),
+    "bfloat16": "bf16",
+    **dict.fromkeys(("float16", "half"), "fp16"),
+    **dict.fromkeys(("float8_e4m3fn", "float8_e5m2"), "fp8"),
+}
+"""PyTorch's names of what weights are kept in."""
 WAYS_OUT = "give --params for the states alone, or --count-with transformers"
 BOOLEANS = frozenset({"tied_embeddings", "qkv_bias", "out_bias", "mlp_bias", "qk_norm"})
 ACTIVATIONS = frozenset({"hidden_act", "hidden_activation", "activation_function"})
@@ -182,8 +189,11 @@ class _Reader:
         for table in (self.config, nested if isinstance(nested, dict) else {}):
             for key in ("dtype", "torch_dtype"):
                 value = table.get(key)
-                if isinstance(value, str) and value.removeprefix("torch.") in DTYPES:
-                    return DTYPES[value.removeprefix("torch.")]
+                if value is None or value == "auto":
+                    continue
+                if not isinstance(value, str) or value.removeprefix("torch.") not in DTYPES:
+                    self.refuse(key, f"{spelled(value)} is not a dtype that weights are kept in, such as bfloat16 or float32")
+                return DTYPES[value.removeprefix("torch.")]
         return None
 
     def refuse(self, key: str, text: str) -> NoReturn:

@@ -6,7 +6,7 @@ from pydantic import BeforeValidator, Field, StrictBool, ValidationError, model_
 
 from zerocalc.spec.base import FieldError, Spec, explain
 from zerocalc.spec.implementation import Activation
-from zerocalc.spec.recipe import FloatDtype
+from zerocalc.spec.recipe import StoredDtype
 from zerocalc.units import Count, Fraction, Whole
 
 ModelKind = Literal["gpt2", "llama"]
@@ -109,7 +109,7 @@ class Model(Spec):
     family: Annotated[str, Field(max_length=100)] | None = None
     stack: OptionalStack = None
     quantised: OptionalQuantisation = None
-    dtype: FloatDtype | None = None
+    dtype: StoredDtype | None = None
     """In which a checkpoint keeps what is not quantised."""
     lora: OptionalLora = None
 
