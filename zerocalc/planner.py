@@ -14,6 +14,8 @@ from zerocalc.units import format_count, format_gib
 EVEN_SPLIT = "even split: pipeline parallelism divides states evenly"
 EVEN_TENSORS = "even split: tensor parallelism divides all of a bare number of parameters"
 
+MEGATRON_WORDS = 128
+"""Megatron-LM pads the vocabulary to a multiple of this and tp: --make-vocab-size-divisible-by, training/arguments.py."""
 EVEN_TOKENS = "even split: context parallelism divides the tokens of a sequence evenly"
 
 
@@ -23,6 +25,18 @@ def _context_shards(job: Job) -> str:
         f"gradients are reduced and states sharded over dp·cp = {job.dp}·{job.parallel.cp} = {job.shards} ranks, "
         "as FSDP, Megatron and DeepSpeed-Ulysses do; [ZeRO] has no context parallelism"
     )
+
+
+def _tensor_parallel(job: Job) -> list[str]:
+    """What tensor parallelism is taken to divide evenly, and what Megatron makes of a vocabulary that it does not divide."""
+    words, tp = job.model.words, job.parallel.tp
+    if tp > 1 and job.model.is_bare:
+        return [EVEN_TENSORS]
+    if words % tp == 0:
+        return []
+    multiple = MEGATRON_WORDS * tp
+    padded = ceil_div(words, multiple) * multiple
+    return [f"tp {tp} does not divide the vocabulary of {words:,}: counted as even shares; Megatron pads it to {padded:,}"]
 
 
 def plan(job: Job) -> Plan:
@@ -64,8 +78,7 @@ def _assumed(job: Job, timed: bool) -> list[str]:
         own, (typical, note) = job.training.kernel_efficiency, cluster.kernel_efficiency
         share = f"{100 * typical:.0f} % of the dense peak ({note})" if own is None else f"{100 * own:.0f} % of the dense peak"
         out.append(f"time: kernels reach {share}, links their nominal bandwidth; no input, no stragglers")
-    if parallel.tp > 1 and job.model.is_bare:
-        out.append(EVEN_TENSORS)
+    out += _tensor_parallel(job)
     even = parallel.even_share
     if even:
         out.append(EVEN_SPLIT)

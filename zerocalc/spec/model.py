@@ -79,6 +79,9 @@ REQUIRED = ("layers", "hidden", "heads")
 WITH_SCORES = frozenset({"attention", "mla"})
 """Modules of a stack that compare each token with all others, head by head."""
 
+WITH_WIDTHS = frozenset({"mlp", "moe"})
+"""Modules of a stack whose inner width tensor parallelism divides."""
+
 
 class Model(Spec):
     """What is trained: ``params`` alone, or an architecture of one of the known kinds. Sizes in elements."""
@@ -130,6 +133,27 @@ class Model(Spec):
             return (self.heads,) if self.heads else ()
         attentions = [m for group in self.stack.groups for m in group.modules if m.type in WITH_SCORES]
         return tuple(sorted({int(m.values["heads"]) for m in attentions}))
+
+    @property
+    def widths(self) -> tuple[int, ...]:
+        """Inner widths of MLPs and experts in the layers, each once; none for a bare number of parameters."""
+        if self.stack is None:
+            return (self.ffn,) if self.ffn else ()
+        values = [m.values for group in self.stack.groups for m in group.modules if m.type in WITH_WIDTHS]
+        return tuple(sorted({int(v[key]) for v in values for key in ("ffn", "shared_ffn") if v.get(key)}))
+
+    def undivided(self, ranks: int) -> str | None:
+        """What tensor parallelism over so many ranks does not divide, in words: heads or an inner width; ``None`` where it divides all."""
+        heads = [f"the {count} heads" for count in self.head_counts if count % ranks]
+        widths = [f"an MLP's width of {width}" for width in self.widths if width % ranks]
+        return next(iter((*heads, *widths)), None)
+
+    @property
+    def words(self) -> int:
+        """Rows of the output head, one a word; 0 without a head."""
+        if self.stack is None:
+            return self.vocab or 0
+        return next((int(m.values["vocab"]) for m in self.stack.after if m.type == "head"), 0)
 
     @property
     def longest(self) -> int | None:
