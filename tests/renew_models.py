@@ -76,6 +76,7 @@ def preset(name: str) -> str:
     model |= {"title": title, "source": f"{repository} config.json"}
     lines = [HEADER.format(CONFIG.get(name, name)) + "\n".join(f"{key} = {_value(value)}" for key, value in model.items()) + "\n\n[stack]"]
     lines += [f"activations = {_value(stack.get('activations', False))}"]
+    lines += [f"positions = {stack['positions']}"] if "positions" in stack else []
     lines += [f"{part} = {_lines(stack[part])}" for part in ("before", "after") if stack.get(part)]
     for group in stack["groups"]:
         lines.append(f"\n[[stack.groups]]\ncount = {group['count']}\nmodules = {_lines(group['modules'])}")

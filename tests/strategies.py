@@ -55,7 +55,7 @@ def architectures(draw: st.DrawFn, frozen: bool = True) -> Table:
         model["positions"] = 4096
         model["dropout"] = draw(st.sampled_from([0.0, 0.1]))
     if draw(st.booleans()):
-        model["ffn"] = draw(st.integers(1, 4096))
+        model["ffn"] = 4 * draw(st.integers(1, 1024))  # tensor parallelism divides it
     if draw(st.booleans()):
         model["head_dim"] = draw(st.sampled_from([8, 128]))
     if frozen and draw(st.booleans()):
@@ -117,7 +117,7 @@ def tables(
         zero["partition_activations"] = True
         zero["cpu_checkpointing"] = draw(st.booleans())
     elif tp > 1:
-        degrees["sequence_parallel"] = draw(st.booleans())
+        degrees["sequence_parallel"] = training.get("seq", 0) % (tp * cp) == 0 and draw(st.booleans())
     if not is_bare or "blocks" in model:
         zero["gather"] = draw(st.sampled_from(["all-gather", "broadcast"]))
     cluster: Table = {"gpus": own_dp * tp * pp * cp}

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.running import refused, run, run_line
-from zerocalc import Job, estimate, presets
+from zerocalc import Job, estimate, load_model, presets
 from zerocalc.formulas.published_activations import first_stage_layers
 from zerocalc.results import Estimate
 
@@ -111,3 +111,20 @@ def test_what_a_peak_consists_of_is_named() -> None:
     assert list(gpu.largest_at_peak.values()) == sorted(gpu.largest_at_peak.values(), reverse=True)
     line = "plan --layers 2 --hidden 256 --heads 4 --kind llama --vocab 200000 --seq 4096 --gpus 8 --gpu h100-80g --micro-batch 8"
     assert "logits (fp32)" in run_line(line).out.partition("peak of DDP:")[2].split("%")[0]
+
+
+@pytest.mark.parametrize("implementation", ["paper", "huggingface"])
+@pytest.mark.parametrize("model", ["jamba-v0.1", "flan-t5-xxl", "deepseek-v2-lite", "llama-4-scout", "gemma-3-4b-it", "bart-large"])
+def test_the_same_layer_of_mixed_ones_stands_for_the_one_in_backward(model: str, implementation: str) -> None:
+    """With recomputation and without: what was computed again is what would have been kept, but for the layer's input beside it."""
+    micro_batch, seq = 8, 512
+
+    def backward(recompute: str) -> int:
+        training = {"seq": seq, "micro_batch": micro_batch, "attention": "eager", "recompute": recompute}
+        job = {"model": model, "cluster": {"gpus": 8}, "implementation": implementation, "training": training, "zero": {"stage": 0}}
+        return estimate(Job.model_validate(job)).memory.gpu.moments["backward_end"]
+
+    architecture = load_model(model).stack
+    assert architecture is not None
+    hidden = max(int(module.values.get("hidden", 0)) for group in architecture.groups for module in group.modules)
+    assert 0 <= backward("full") - backward("none") <= micro_batch * seq * hidden * 2

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from tests.running import run_line
-from zerocalc import suggestions
+from tests.running import refused, run, run_line
+from zerocalc import load_model, suggestions
 from zerocalc.estimator import estimate
 from zerocalc.planner import plan
 from zerocalc.results import Estimate
@@ -251,3 +251,32 @@ def test_pipeline_stages_that_are_not_known_are_said_to_be_even(more: str) -> No
     if "llama" in more:
         assert "fits on an even share of the pipeline" in text
         assert "32 layers over 5 pipeline stages, 6.4 a stage; the fullest has 7" in text
+
+
+UNEVEN = [
+    (
+        ("--tp", "8", "--sequence-parallel", "--seq", "511"),
+        "error: --sequence-parallel: tp = 8 does not divide the 511 tokens of a sequence on a rank",
+    ),
+    (("--tp", "8", "--cp", "2", "--sequence-parallel", "--seq", "1028"), "tp = 8 does not divide the 514 tokens of a sequence on a rank"),
+    (("--tp", "8", "--ffn", "14337"), "error: --tp: 8 does not divide an MLP's width of 14337"),
+]
+
+
+@pytest.mark.parametrize(("flags", "said"), UNEVEN)
+def test_what_ranks_cannot_divide_is_refused(flags: tuple[str, ...], said: str) -> None:
+    assert said in refused(run("plan", "--model", "llama-3-8b", "--gpus", "16", *flags))
+
+
+def test_experts_are_divided_too() -> None:
+    model = load_model("mixtral-8x7b").model_dump(mode="json")
+    (experts,) = [module for module in model["stack"]["groups"][0]["modules"] if module["type"] == "moe"]
+    experts["values"]["ffn"] = 14337
+    with pytest.raises(ValueError, match="8 does not divide an MLP's width of 14337"):
+        Job.model_validate({"model": model, "cluster": {"gpus": 8}, "parallel": {"tp": 8}})
+
+
+def test_a_vocabulary_that_ranks_do_not_divide_is_noted() -> None:
+    model = ("plan", "--model", "gpt2-xl", "--gpus", "10", "--tp")
+    assert "tp 5 does not divide the vocabulary of 50,257" in " ".join(run(*model, "5").out.split())
+    assert "vocabulary of" not in run("plan", "--model", "gpt2-xl", "--gpus", "10").out

@@ -111,3 +111,21 @@ def test_copies_of_shards_are_kept_alike() -> None:
     assert sum(c.tensor_bytes * c.count for c in across) * 8 == sum(
         c.tensor_bytes * c.count for c in hybrid.communication.collectives if c.op == "reduce_scatter"
     )
+
+
+FRAMEWORK_STAGES = [
+    (name, stage["stage"]) for name in presets.names("frameworks") for stage in presets.load("frameworks", name)["stages"] if stage["stage"]
+]
+
+
+@pytest.mark.parametrize(("framework", "stage"), FRAMEWORK_STAGES)
+def test_an_end_of_a_model_may_hold_nothing(framework: str, stage: int) -> None:
+    """A tied head without a norm before it, and the middle of a pipeline."""
+
+    def held(model: Any, gpus: int, parallel: dict[str, int]) -> int:
+        job = {"model": model, "cluster": {"gpus": gpus}, "framework": framework, "parallel": parallel, "training": {"seq": 128, "accumulation": 4}}
+        return estimate(Job.model_validate({**job, "zero": {"stage": stage}})).memory.gpu.states_bytes
+
+    assert held("bart-large", 4, {}) > 0
+    tied = {**TOY, "layers": 8, "tied_embeddings": True}
+    assert all(held(tied, 8, {"pp": 4, "pipeline_stage": at}) > 0 for at in range(1, 5))

@@ -34,7 +34,7 @@ def shapes(draw: st.DrawFn) -> dict[str, int]:
     tp = draw(st.sampled_from((2, 3, 4, 8, 16)))
     heads = tp * draw(st.integers(1, 8))
     hidden = heads * draw(st.sampled_from((1, 8, 64, 80, 128)))
-    return {"hidden": hidden, "heads": heads, "seq": draw(st.integers(1, 8192)), "micro_batch": draw(st.integers(1, 64)), "tp": tp}
+    return {"hidden": hidden, "heads": heads, "seq": tp * draw(st.integers(1, 8192 // tp)), "micro_batch": draw(st.integers(1, 64)), "tp": tp}
 
 
 def built(shape: dict[str, int], sequence_parallel: bool = False) -> Architecture:

@@ -12,7 +12,7 @@ from zerocalc import presets
 from zerocalc.counting import count_parameters
 from zerocalc.interop.huggingface import model_from_config
 from zerocalc.modules.stored import matrix_bytes
-from zerocalc.presets import load
+from zerocalc.presets import PresetError, load
 from zerocalc.spec.quantisation import Quantisation
 
 DATA = Path(__file__).parent / "data"
@@ -88,8 +88,15 @@ def test_parts_sum_up(name: str) -> None:
 
 
 def test_a_model_that_is_not_quantised_is_stored_in_its_dtype() -> None:
-    for dtype, size in (("float32", 4), ("bfloat16", 2), ("torch.float16", 2)):
+    for dtype, size in (("float64", 8), ("float32", 4), ("bfloat16", 2), ("torch.float16", 2), ("float8_e4m3fn", 1), ("float8_e5m2", 1)):
         counts = count_parameters(model_from_config({**CONFIGS["llama3-8b"], "torch_dtype": dtype}, "config.json"))
         assert counts.stored_bytes == size * 8_030_261_248
         assert not counts.notes
     assert count_parameters(model_from_config(CONFIGS["llama3-8b"], "config.json")).notes == ("stored in bf16, 2 bytes a parameter",)
+
+
+@pytest.mark.parametrize("dtype", ["float7", "int8", "", 5, True, [], {}])
+def test_a_dtype_that_weights_are_not_kept_in_is_refused(dtype: Any) -> None:
+    for key in ("torch_dtype", "dtype"):
+        with pytest.raises(PresetError, match=f"^config.json: {key}: .* is not a dtype that weights are kept in, such as bfloat16 or float32$"):
+            model_from_config({**CONFIGS["llama3-8b"], key: dtype}, "config.json")

@@ -9,12 +9,12 @@ from zerocalc.modules.base import Component, Module
 from zerocalc.modules.layers import Architecture, architecture
 from zerocalc.spec.base import FieldError
 from zerocalc.spec.model import Model
-from zerocalc.spec.recipe import DTYPE_BYTES, FloatDtype
+from zerocalc.spec.recipe import DTYPE_BYTES, StoredDtype
 
 COMPONENTS: tuple[Component, ...] = ("embedding", "head", "attention", "mlp", "experts", "norms", "other")
 
 
-STORED_DTYPE: FloatDtype = "bf16"
+STORED_DTYPE: StoredDtype = "bf16"
 """In which checkpoints are kept unless their config says so."""
 
 

@@ -50,7 +50,8 @@ Kind = Literal[
 
 MOMENTS: tuple[Moment, ...] = ("load", "forward", "loss", "backward_start", "backward_end", "step")
 """Instants of a step, in order: `forward` is its end, `loss` when the logits' gradient exists, `backward_start` with all activations and
-no new gradient, `backward_end` with all gradients and the first layer's working set. Between those two memory is linear in depth."""
+no new gradient, `backward_end` with all gradients and the first layer's working set (the largest's where layers differ). Between those two
+memory is linear in depth."""
 
 STATE_KINDS = frozenset({"weights", "gradients", "optimizer"})
 ACTIVATION_KINDS = frozenset({"activations", "checkpoints", "logits"})

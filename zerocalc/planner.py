@@ -18,7 +18,6 @@ from zerocalc.units import format_count, format_gib
 WORST_STAGE = "the pipeline stage that needs most memory"
 EVEN_SPLIT = "even split: pipeline parallelism divides states evenly"
 EVEN_TENSORS = "even split: tensor parallelism divides all of a bare number of parameters"
-
 EVEN_TOKENS = "even split: context parallelism divides the tokens of a sequence evenly"
 
 
@@ -60,6 +59,18 @@ def _context_shards(job: Job) -> str:
         f"gradients are reduced and states sharded over dp·cp = {job.dp}·{job.parallel.cp} = {job.shards} ranks, "
         "as FSDP, Megatron and DeepSpeed-Ulysses do; [ZeRO] has no context parallelism"
     )
+
+
+def _tensor_parallel(job: Job) -> list[str]:
+    """What tensor parallelism is taken to divide evenly, and what Megatron makes of a vocabulary that it does not divide."""
+    words, tp = job.model.words, job.parallel.tp
+    if tp > 1 and job.model.is_bare:
+        return [EVEN_TENSORS]
+    if words % tp == 0:
+        return []
+    multiple = (job.framework.vocab_multiple or 0) * tp
+    padded = f"; {job.framework.name} pads it to {ceil_div(words, multiple) * multiple:,}" if multiple else ""
+    return [f"tp {tp} does not divide the vocabulary of {words:,}: counted as even shares{padded}"]
 
 
 def plan(job: Job) -> Plan:
@@ -110,14 +121,13 @@ def _assumed(job: Job, timed: bool) -> list[str]:
     if job.model.lora is not None:
         out += [*job.model.lora.assumed, HELD if job.model.quantised is None else LORA, *_adapters(job, job.model.lora)]
     if timed:
-        from zerocalc.traffic.placement import HOPS
-
         own, (typical, note) = job.training.kernel_efficiency, cluster.kernel_efficiency
         share = f"{100 * typical:.0f} % of the dense peak ({note})" if own is None else f"{100 * own:.0f} % of the dense peak"
+        from zerocalc.traffic.placement import HOPS
+
         out.append(f"time: kernels reach {share}, links their nominal bandwidth; a hop takes {HOPS}; no input, no stragglers")
         out.append("FLOPs as papers count them: attention over the whole square, of which a causal mask needs half")
-    if parallel.tp > 1 and job.model.is_bare:
-        out.append(EVEN_TENSORS)
+    out += _tensor_parallel(job)
     if parallel.pp > 1:
         out += _pipeline(job)
     if job.experts_apart:

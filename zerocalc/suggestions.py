@@ -163,18 +163,19 @@ def _with_these_gpus(job: Job) -> Iterator[Change]:
 
 
 def _tensor_parallel(job: Job, known: bool) -> list[tuple[int, bool]]:
-    """The job's own degree, then larger ones that stay in the node and divide GPUs and heads; with sequence parallelism where that does something."""
+    """The job's own degree, then larger ones in the node that divide GPUs and layers; with sequence parallelism where that does something."""
     parallel, cluster = job.parallel, job.cluster
     out = [(parallel.tp, parallel.sequence_parallel)]
     if parallel.ep > 1 or parallel.etp is not None:
         return out  # what divides experts would have to change with it
     splits = known and not job.zero.partition_activations
-    if splits and parallel.tp > 1 and not parallel.sequence_parallel:
+    if splits and parallel.tp > 1 and not parallel.sequence_parallel and job.tokens_on_rank % parallel.tp == 0:
         out.append((parallel.tp, True))
     tp = parallel.tp * 2
     while tp <= cluster.gpus_per_node:
-        if cluster.gpus % (tp * parallel.pp * parallel.cp) == 0 and not any(heads % tp for heads in job.model.head_counts):
-            out.append((tp, splits or parallel.sequence_parallel))
+        even = job.tokens_on_rank % tp == 0
+        if cluster.gpus % (tp * parallel.pp * parallel.cp) == 0 and not job.model.undivided(tp, tp) and (even or not parallel.sequence_parallel):
+            out.append((tp, (splits and even) or parallel.sequence_parallel))
         tp *= 2
     return out
 

@@ -52,7 +52,7 @@ def written_jobs(draw: st.DrawFn, framework: str, target: str) -> tuple[Table, i
         "attention": draw(st.sampled_from(["flash", "eager"])),
     }
     if target == "torchtitan" or cp > 1 or draw(st.booleans()):
-        training["seq"] = cp * draw(st.integers(8, 512))
+        training["seq"] = cp * tp * draw(st.integers(8, 512))
     zero: Table = {"stage": [stage]}
     if framework == "deepspeed":
         zero["reduce_dtype"] = draw(st.sampled_from([None, "fp32", "bf16"]))

@@ -22,12 +22,11 @@ from zerocalc.interop.huggingface import label, read_config
 from zerocalc.presets import PresetError
 from zerocalc.spec.base import explain
 from zerocalc.spec.model import Model
-from zerocalc.spec.stack import ComponentName, Group, ModuleSpec, Stack
+from zerocalc.spec.stack import MOST_EXPERTS, ComponentName, Group, ModuleSpec, Stack
 
 EXTRA = "pip install 'zerocalc[transformers]'"
 OWN_CODE = ("auto_map", "quantization_config", "_name_or_path", "transformers_version")
 """Keys that a class is built without: code of the config's own, and what says nothing of the class's tensors."""
-_MOST_EXPERTS = 100_000
 _LONGEST_TITLE = 200
 _LONGEST_CAUSE = 200
 
@@ -88,7 +87,7 @@ def _check_sizes(table: Mapping[str, Any], name: str) -> None:
         if isinstance(value, Mapping):
             _check_sizes(value, name)
         elif isinstance(value, int) and not isinstance(value, bool):
-            most = MOST_LAYERS if _COUNT_OF_LAYERS.search(key) else _MOST_EXPERTS if "expert" in key else None
+            most = MOST_LAYERS if _COUNT_OF_LAYERS.search(key) else MOST_EXPERTS if "expert" in key else None
             if most is not None and value > most:
                 raise PresetError(f"{name}: {key}: more than {most:,}")
 

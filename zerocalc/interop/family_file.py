@@ -5,6 +5,7 @@ The file is data (``presets/families``); here is the one reader of them all. A l
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any
 
@@ -12,11 +13,14 @@ from pydantic import Field, model_validator
 
 from zerocalc import presets
 from zerocalc.interop.expressions import ExpressionError, evaluate, names_in
+from zerocalc.interop.key_kinds import check_keys, spelled
 from zerocalc.spec.base import Spec
 from zerocalc.spec.implementation import UNKNOWN
 from zerocalc.spec.stack import Group, ModuleSpec, Stack
 
 MOST_LAYERS = 10_000
+MAYBE_LISTS = re.compile(r"is_list\((\w+)\)")
+"""Sizes that an expression takes one by one or as a list."""
 RESERVED = frozenset({"type", "name", "component", "when", "times", "tensors", "unquantised"})
 Expression = str | int | bool
 Places = tuple[tuple[int, ...], ...]
@@ -74,6 +78,8 @@ class FamilyFile(Spec):
     neutral: list[str] = Field(default_factory=list)
     refuse: dict[str, str] = Field(default_factory=dict)
     let: dict[str, Expression] = Field(default_factory=dict)
+    positions: Expression | None = None
+    """The longest sequence for which the class keeps positions in a table; none where they are computed."""
     notes: list[str | Note] = Field(default_factory=list)
     activations: Expression = False
     """Whether the order of the modules and their values say what the layers keep for backward, perhaps of some configs only; compared with the
@@ -84,14 +90,28 @@ class FamilyFile(Spec):
 
     def known(self) -> frozenset[str]:
         """Every key of a config that the file knows: what its expressions read, of nested tables too, and what changes nothing."""
-        used: set[str] = set()
-        for expression in _expressions(
-            [self.let, self.activations, [note.when for note in self.notes if isinstance(note, Note)], self.before, self.layers, self.after]
-        ):
-            used |= names_in(expression)
         nested = {key for table in self.defaults.values() if isinstance(table, Mapping) for key in table}
         spellings = {spelling for others in self.aliases.values() for spelling in others}
-        return frozenset(used | nested | spellings | {*self.required, *self.optional, *self.defaults, *self.aliases, *self.neutral, *self.refuse})
+        return frozenset(
+            self.read() | nested | spellings | {*self.required, *self.optional, *self.defaults, *self.aliases, *self.neutral, *self.refuse}
+        )
+
+    def read(self) -> frozenset[str]:
+        """The keys that the file's expressions read, those of nested tables too."""
+        return frozenset().union(*(names_in(expression) for expression in self.expressions()))
+
+    def expressions(self) -> Iterator[str]:
+        """All expressions of the file."""
+        conditions = [note.when for note in self.notes if isinstance(note, Note)]
+        return _expressions([self.let, self.positions, self.activations, conditions, self.before, self.layers, self.after])
+
+    def check(self, config: Mapping[str, Any]) -> None:
+        """Refuse values that the keys which the expressions read cannot hold, by their key; raises `ExpressionError`."""
+        tables = {spelling: self.defaults[key] for key, others in self.aliases.items() if key in self.defaults for spelling in others}
+        read = self.read() | {spelling for others in self.aliases.values() for spelling in others}
+        arguments = {argument for expression in self.expressions() for argument in MAYBE_LISTS.findall(expression)}
+        lists = {key for key in read if any(argument.endswith(key) for argument in arguments)}
+        check_keys(config, read, {**self.defaults, **tables}, lists)
 
     def names(self, config: Mapping[str, Any]) -> dict[str, Any]:
         """The names that the file's expressions see: the config's keys under their first spelling, defaults, then ``let``.
@@ -122,13 +142,17 @@ class FamilyFile(Spec):
 
     def placed(self, config: Mapping[str, Any]) -> tuple[Stack, Places]:
         """The modules that a config describes, and which layers each group stands for."""
+        self.check(config)
         names = self.names(config)
         found = [group for layers in self.layers for group in _grouped(layers, names)]
         groups = tuple(Group(count=len(places), modules=modules) for places, modules in found)
         before, after = tuple(_modules(self.before, names)), tuple(_modules(self.after, names))
         modules = (*before, *(module for group in groups for module in group.modules), *after)
         known = bool(evaluate(self.activations, names)) and all(UNKNOWN not in module.values.values() for module in modules)
-        return Stack(activations=known, before=before, groups=groups, after=after), tuple(places for places, _ in found)
+        positions = evaluate(self.positions, names)
+        longest = None if positions is None else _dimension(positions, self.positions or "positions")
+        stack = Stack(activations=known, positions=longest, before=before, groups=groups, after=after)
+        return stack, tuple(places for places, _ in found)
 
 
 def _expressions(part: Any) -> Iterator[str]:
@@ -180,11 +204,7 @@ def _merged(defaults: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str,
 
 def _grouped(layers: Layers, names: Mapping[str, Any]) -> Iterator[tuple[tuple[int, ...], tuple[ModuleSpec, ...]]]:
     """Layers one by one, those that are alike together, in the order of their first."""
-    count = evaluate(layers.count, names)
-    if isinstance(count, bool) or not isinstance(count, int) or count < 0:
-        raise ExpressionError(f"{layers.count} is {count!r}, not a number of layers", str(layers.count))
-    if count > MOST_LAYERS:
-        raise ExpressionError(f"{count} layers are more than {MOST_LAYERS}", str(layers.count))
+    count = _how_many(layers.count, names)
     alike: dict[str, tuple[list[int], tuple[ModuleSpec, ...]]] = {}
     for i in range(count):
         modules = tuple(_modules(layers.modules, {**names, "i": i}))
@@ -192,11 +212,19 @@ def _grouped(layers: Layers, names: Mapping[str, Any]) -> Iterator[tuple[tuple[i
     return ((tuple(places), modules) for places, modules in alike.values() if modules)
 
 
+def _how_many(expression: Expression, names: Mapping[str, Any]) -> int:
+    """How many layers, or modules that are alike, there are: they are written out one by one."""
+    count = _dimension(evaluate(expression, names), expression, least=0)
+    if count > MOST_LAYERS:
+        raise ExpressionError(f"{expression}: {count:,} are more than {MOST_LAYERS:,}", str(expression))
+    return count
+
+
 def _modules(entries: list[Entry], names: Mapping[str, Any]) -> Iterator[ModuleSpec]:
     for entry in entries:
         if not evaluate(entry.when, names):
             continue
-        times = evaluate(entry.times, names)
+        times = _how_many(entry.times, names)
         values = {key: _size(evaluate(value, names), value) for key, value in entry.values.items()}
         tensors = {key: tuple(_dimension(evaluate(size, names), size) for size in sizes) for key, sizes in entry.tensors.items()}
         spec = ModuleSpec(
@@ -220,7 +248,7 @@ def _dimension(value: Any, expression: Expression, least: int = 1) -> int:
     if isinstance(value, float) and value.is_integer():
         value = int(value)
     if isinstance(value, bool) or not isinstance(value, int):
-        raise ExpressionError(f"{expression} is {value!r}, not a whole number", str(expression))
+        raise ExpressionError(f"{expression} is {spelled(value)}, not a whole number", str(expression))
     if value < least:
         raise ExpressionError(f"{expression} is {value}, not at least {least}", str(expression))
     return value

@@ -19,6 +19,7 @@ from zerocalc.interop.expressions import ExpressionError, activation
 from zerocalc.interop.families import BY_MODEL_TYPE, DERIVED, GUARDED, LAYER_TYPES, NEUTRAL, REQUIRED, SUSPECTS, WRITTEN_OUT, Family, Key
 from zerocalc.interop.family_file import MOST_LAYERS, FamilyFile, Places, model_types
 from zerocalc.interop.family_file import find as find_family
+from zerocalc.interop.key_kinds import check_lists, check_sizes, spelled
 from zerocalc.interop.quantisation_table import QuantisationError
 from zerocalc.interop.quantised import read as read_quantisation
 from zerocalc.presets import PresetError, nearest
@@ -29,7 +30,14 @@ from zerocalc.spec.quantisation import Quantisation
 from zerocalc.units import parse_fraction, parse_whole, shown
 
 QUANTISED = "quantization_config"
-DTYPES = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
+DTYPES = {
+    **dict.fromkeys(("float64", "double"), "fp64"),
+    **dict.fromkeys(("float32", "float"), "fp32"),
+    "bfloat16": "bf16",
+    **dict.fromkeys(("float16", "half"), "fp16"),
+    **dict.fromkeys(("float8_e4m3fn", "float8_e5m2"), "fp8"),
+}
+"""PyTorch's names of what weights are kept in."""
 WAYS_OUT = "give --params for the states alone, or --count-with transformers"
 BOOLEANS = frozenset({"tied_embeddings", "qkv_bias", "out_bias", "mlp_bias", "qk_norm"})
 ACTIVATIONS = frozenset({"hidden_act", "hidden_activation", "activation_function"})
@@ -37,8 +45,6 @@ ACTIVATIONS = frozenset({"hidden_act", "hidden_activation", "activation_function
 _LISTED = 6
 """Unknown keys that a note names; the rest is counted."""
 _LONGEST_TITLE = 200
-_LONGEST_NUMBER = 1024
-"""Bits; Python refuses to print some longer numbers at all."""
 
 
 def load_model(name: str | os.PathLike[str]) -> Model:
@@ -115,6 +121,7 @@ class _Reader:
         self.check_guarded(frozenset())
         self.check_keys(family.model_type, known, self.config)
         self.check_layer_types()
+        self.check_lengths()
         values: dict[str, Any] = {"kind": family.kind, "source": source, "title": self.title(family.model_type)}
         for field, fact in family.fields.items():
             values[field] = self.value(field, fact, family) if isinstance(fact, Key) else fact
@@ -159,7 +166,7 @@ class _Reader:
         except ExpressionError as error:
             raise PresetError(f"{self.name}: {error}") from None
         except ValidationError as error:
-            raise PresetError(f"{self.name}: {' '.join(explain(error))}") from None
+            raise PresetError(f"{self.name}: {' '.join(part for part in explain(error) if part != 'model.stack')}") from None
         return model
 
     def quantised(self, places: Places | None) -> Quantisation | None:
@@ -182,8 +189,11 @@ class _Reader:
         for table in (self.config, nested if isinstance(nested, dict) else {}):
             for key in ("dtype", "torch_dtype"):
                 value = table.get(key)
-                if isinstance(value, str) and value.removeprefix("torch.") in DTYPES:
-                    return DTYPES[value.removeprefix("torch.")]
+                if value is None or value == "auto":
+                    continue
+                if not isinstance(value, str) or value.removeprefix("torch.") not in DTYPES:
+                    self.refuse(key, f"{spelled(value)} is not a dtype that weights are kept in, such as bfloat16 or float32")
+                return DTYPES[value.removeprefix("torch.")]
         return None
 
     def refuse(self, key: str, text: str) -> NoReturn:
@@ -195,7 +205,7 @@ class _Reader:
         if wanted is None:
             raise PresetError(f"{self.name}: model_type is missing; this is no config.json of a Hugging Face model")
         if not isinstance(wanted, str):
-            self.refuse("model_type", f"{_spelled(wanted)} is not a text")
+            self.refuse("model_type", f"{spelled(wanted)} is not a text")
         if wanted not in BY_MODEL_TYPE:
             missing = sorted({what for key, value in self.config.items() if value and (what := _suspicion(key))})
             why = f" ({', '.join(missing)} not counted)" if missing else ""
@@ -212,13 +222,13 @@ class _Reader:
         if named is None or named == []:
             self.notes.append(f"architectures is not given; counted as {ours}")
         elif not isinstance(named, list):
-            self.refuse("architectures", f"{_spelled(named)} is not a list of names")
+            self.refuse("architectures", f"{spelled(named)} is not a list of names")
         else:
             for architecture in named:
                 if architecture not in architectures:
                     self.refuse(
                         "architectures",
-                        f"{_spelled(architecture)} is not counted yet; of model_type {model_type} {ours} is; or --count-with transformers",
+                        f"{spelled(architecture)} is not counted yet; of model_type {model_type} {ours} is; or --count-with transformers",
                     )
         if self.config.get("auto_map"):
             self.notes.append(f"auto_map points to code of its own; counted as transformers' {ours}")
@@ -233,7 +243,7 @@ class _Reader:
         """Keys this family does not know: refused where the name speaks of tensors, noted otherwise."""
         for key in ACTIVATIONS & table.keys():
             if table[key] is not None and not isinstance(table[key], str):
-                self.refuse(key, f"{_spelled(table[key])} is not the name of an activation function")
+                self.refuse(key, f"{spelled(table[key])} is not the name of an activation function")
         unknown = [key for key in table if key not in known and key not in NEUTRAL and key not in GUARDED and key != QUANTISED]
         for key in unknown:
             what = _suspicion(key)
@@ -250,10 +260,18 @@ class _Reader:
         if types is None:
             return
         if not isinstance(types, list):
-            self.refuse("layer_types", f"{_spelled(types)} is not a list of names")
+            self.refuse("layer_types", f"{spelled(types)} is not a list of names")
         for kind in types:
             if not isinstance(kind, str) or kind not in LAYER_TYPES:
-                self.refuse("layer_types", f"{_spelled(kind)} is not counted yet; {' and '.join(sorted(LAYER_TYPES))} are")
+                self.refuse("layer_types", f"{spelled(kind)} is not counted yet; {' and '.join(sorted(LAYER_TYPES))} are")
+
+    def check_lengths(self) -> None:
+        """Sizes of any config, and lists with one entry for each layer."""
+        try:
+            check_sizes(self.config)
+            check_lists(self.config)
+        except ExpressionError as error:
+            raise PresetError(f"{self.name}: {error}") from None
 
     def spelling(self, key: Key) -> str:
         """The spelling that the config uses, or the family's first."""
@@ -283,21 +301,21 @@ class _Reader:
             return None
         if field in BOOLEANS:
             if not isinstance(value, bool):
-                self.refuse(spelling, f"{_spelled(value)} is not true or false")
+                self.refuse(spelling, f"{spelled(value)} is not true or false")
             return value
         if isinstance(value, bool) or not isinstance(value, (int, float)) or (isinstance(value, float) and not value.is_integer()):
-            self.refuse(spelling, f"{_spelled(value)} is not a whole number")
+            self.refuse(spelling, f"{spelled(value)} is not a whole number")
         try:
             return parse_whole(value)
         except ValueError as error:
-            self.refuse(spelling, f"{_spelled(value)} is not at least 1" if value < 0 else str(error))
+            self.refuse(spelling, f"{spelled(value)} is not at least 1" if value < 0 else str(error))
 
     def activation(self, key: str, default: str) -> str:
         """The activation of the MLPs, by our word for it."""
         given = self.config.get(key, default)
         word = activation(given)
         if word == UNKNOWN:
-            self.refuse(key, f"what {_spelled(given)} keeps for backward is not known; give --params for the states alone")
+            self.refuse(key, f"what {spelled(given)} keeps for backward is not known; give --params for the states alone")
         return word
 
     def dropout(self, family: Family) -> float:
@@ -317,7 +335,7 @@ class _Reader:
         if value is None:
             return 0.0
         if isinstance(value, bool) or not isinstance(value, (int, float)):
-            self.refuse(key, f"{_spelled(value)} is not a fraction from 0 up to 1, such as 0.1")
+            self.refuse(key, f"{spelled(value)} is not a fraction from 0 up to 1, such as 0.1")
         try:
             return parse_fraction(value)
         except ValueError as error:
@@ -348,18 +366,3 @@ def label(path: str) -> str:
 def _word(key: str) -> str:
     """A key as a line quotes it."""
     return key if key.isprintable() and len(key) <= 40 else shown(key)
-
-
-def _spelled(value: object) -> str:
-    """A value as JSON spells it; tables and lists are only named, for they may be large or deep."""
-    if isinstance(value, dict):
-        return "a table"
-    if isinstance(value, list):
-        return "a list"
-    if value is None:
-        return "null"
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, int) and value.bit_length() > _LONGEST_NUMBER:
-        return "a number of hundreds of digits" if value > 0 else "a negative number of hundreds of digits"
-    return shown(value)

@@ -104,29 +104,29 @@ def _spread(job: Job, name: str, kind: Kind, amount: int, layers: int) -> Term:
 def _layers(job: Job, arch: Architecture, tokens: int) -> list[Term]:
     """What every layer keeps until its backward, and what the layer in backward computes again."""
     terms: list[Term] = []
-    again = waiting = 0
+    again = largest = waiting = 0
     flying = in_flight(job)
     for count, modules in arch.groups:
         rebuilt = sum([module.rebuilt_bytes for module in modules])
-        again = max(again, rebuilt)
+        again, largest = max(again, rebuilt), max(largest, rebuilt + kept_bytes(modules))
         if rebuilt and job.training.recompute == "full":
             group = [_checkpoints(job, modules, count)]
         else:
             group = _by_component(job, modules, count, layers_suffix(arch, count))
         terms += group
         waiting += sum([t.bytes for t in group if t.tier == "gpu"]) // flying
-    first = next((kept for _, modules in arch.groups if (kept := kept_bytes(modules))), 0)
+    kept = largest - again
     if job.zero.partition_activations:
-        again, first, what = again + first, 0, "layer with its gathered input"
+        again, kept, what = largest, 0, "layer with its gathered input"
     else:
         selective = job.training.recompute == "selective"
         what = "attention" if selective and job.training.recompute_modules == ("core_attn",) else "modules" if selective else "layer"
     if again:
         terms.append(_once(f"recomputed {what}", "activations", BACKWARD, again, 1))
-    if first:
+    if kept:
         checkpoint = terms[0].kind == "checkpoints"
-        name = "first layer's checkpoint" if checkpoint else "first layer's activations"
-        terms.append(_once(name, "checkpoints" if checkpoint else "activations", ("backward_end",), first, 1))
+        name = f"{'first' if len(arch.groups) == 1 else 'largest'} layer's {'checkpoint' if checkpoint else 'activations'}"
+        terms.append(_once(name, "checkpoints" if checkpoint else "activations", ("backward_end",), kept, 1))
     terms += _merged(arch) if arch.frozen else []
     width = max([widest(modules) for _, modules in arch.groups])
     if width:

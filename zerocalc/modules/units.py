@@ -76,7 +76,8 @@ def rounded_up(
     before, after = shapes(arch.before), shapes(arch.after)
     by_place: dict[Place, list[Shape]] = {"root": before + after, "embedding": before, "head": after}
     layers = {elements(modules): shapes(modules) for _, modules in arch.groups}
-    up = [replaced(u, padded=padded(by_place.get(u.place) or layers[u.elements], rule, shards, item_bytes)) for u in cut]
+    found = [by_place[u.place] if u.place in by_place else layers[u.elements] for u in cut]  # an end may hold nothing
+    up = [replaced(u, padded=padded(own, rule, shards, item_bytes)) for u, own in zip(cut, found, strict=True)]
     if adapters is None:
         return tuple(up)
     each = [

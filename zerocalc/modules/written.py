@@ -21,7 +21,6 @@ from zerocalc.modules.mlp import matrices
 from zerocalc.modules.moe import moe, scaled_router
 from zerocalc.modules.norm import norm_weights
 from zerocalc.spec.base import FieldError
-from zerocalc.units import shown
 
 _TABLE = re.compile(r"position|embed|wte|wpe|in_proj_weight|input_projection_weight")
 
@@ -114,7 +113,7 @@ def _refused(step: Any, error: TypeError) -> FieldError:
     _, function = ROWS.get(step.type, ("experts", moe))
     taken = {*inspect.signature(function).parameters, *PASSING[step.type]} - {"saved"}
     unknown = sorted(key for key in step.values if key not in taken)
-    fault = f"{shown(unknown[0])} is not one of its values{presets.nearest(unknown[0], sorted(taken))}" if unknown else str(error)
+    fault = f"{unknown[0][:40]!r} is not one of its values{presets.nearest(unknown[0], sorted(taken))}" if unknown else str(error)
     return FieldError("model.stack", f"{step.type} {step.name}: {fault}")
 
 

@@ -100,7 +100,7 @@ class Framework(Spec):
     they are in their layers' units, or ``each`` matrix is one of its own. ``casts``: whether it casts all parameters to compute's dtype, adapters
     too. ``options``: those of ZeRO's choices that mean something to it, all if none are named. ``ends_as_layers``: as how many layers the embedding
     counts, and the head, when layers are dealt to pipeline stages; ``uneven_stages``: whether layers that do not divide are dealt at all, to the
-    first ones.
+    first ones. ``vocab_multiple``: it pads the vocabulary to a multiple of this and tp.
     ``experts_at``: the stages beside which routed experts can be dealt to ranks of their own; ``experts_divided``: whether those are then divided
     as tensor parallelism divides the rest, unless told otherwise. ``context``: how context-parallel ranks come by each other's keys and values: from
     neighbour to neighbour (``ring``), all at once (``all_gather``, gradients from neighbour to neighbour), or each takes some heads of all tokens
@@ -119,6 +119,7 @@ class Framework(Spec):
     options: tuple[str, ...] | None = None
     ends_as_layers: Annotated[int, Field(ge=0, le=1, strict=True)] = 0
     uneven_stages: StrictBool = True
+    vocab_multiple: Whole | None = None
     experts_at: tuple[Stage, ...] = ()
     experts_divided: StrictBool = True
     context: Literal["ring", "all_gather", "all_to_all"] = "ring"

@@ -75,6 +75,11 @@ class Job(Spec):
         return self.cluster.gpus // self.model_parallel
 
     @property
+    def tokens_on_rank(self) -> int:
+        """Tokens of a sequence on one context-parallel rank; 0 where sequences are of no known length."""
+        return -(-(self.training.seq or 0) // self.parallel.cp)
+
+    @property
     def shards(self) -> int:
         """N_d: the ranks over which gradients are reduced and states sharded.
 
@@ -201,9 +206,10 @@ class Job(Spec):
             nearby = f"{lower} or {lower + self.model_parallel}" if lower else f"{self.model_parallel}"
             raise FieldError("cluster.gpus", f"{gpus} is not divisible by tp·pp·cp = {p.tp}·{p.pp}·{p.cp} = {self.model_parallel}; {nearby} would be")
         m = self.model
-        for heads in m.head_counts:
-            if heads % p.tp:
-                raise FieldError("parallel.tp", f"{p.tp} does not divide the {heads} heads")
+        if undivided := m.undivided(p.tp, self.expert_tensor_parallel):
+            raise FieldError("parallel.tp", f"{p.tp} does not divide {undivided}")
+        if p.sequence_parallel and self.tokens_on_rank % p.tp:
+            raise FieldError("parallel.sequence_parallel", f"tp = {p.tp} does not divide the {self.tokens_on_rank} tokens of a sequence on a rank")
         if m.layer_count and p.pp > m.layer_count:
             raise FieldError("parallel.pp", f"{p.pp} stages are more than the {m.layer_count} layers")
         if p.interleave > 1:
@@ -344,8 +350,8 @@ class Job(Spec):
             raise FieldError(
                 "training.attention", f"{t.attention}: of the class of {m.family or 'this model'} only unfused attention (eager) is known"
             )
-        if t.seq and m.kind == "gpt2" and m.positions and t.seq > m.positions:
-            raise FieldError("training.seq", f"{t.seq} is more than the model's {m.positions} learned positions")
+        if t.seq and m.longest and t.seq > m.longest:
+            raise FieldError("training.seq", f"{t.seq} is more than the model's {m.longest} learned positions")
 
 
 def _named_by(data: dict[str, Any], owner: str, part: str) -> Any:

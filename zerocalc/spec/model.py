@@ -1,12 +1,13 @@
 """The model: a bare number of parameters Ψ, or the dimensions of a decoder from which everything is counted."""
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, StrictBool, ValidationError, model_validator
 
 from zerocalc.spec.base import FieldError, Spec, explain
 from zerocalc.spec.implementation import Activation
-from zerocalc.spec.recipe import FloatDtype
+from zerocalc.spec.recipe import StoredDtype
 from zerocalc.units import Count, Fraction, Whole
 
 ModelKind = Literal["gpt2", "llama"]
@@ -81,6 +82,9 @@ WITH_SCORES = frozenset({"attention", "mla"})
 ROUTED = frozenset({"moe", "tensors"})
 """Modules of a stack that may hold routed experts."""
 
+WITH_WIDTHS = frozenset({"mlp", "moe"})
+"""Modules of a stack whose inner width tensor parallelism divides."""
+
 
 class Model(Spec):
     """What is trained: ``params`` alone, or an architecture of one of the known kinds. Sizes in elements."""
@@ -111,7 +115,7 @@ class Model(Spec):
     family: Annotated[str, Field(max_length=100)] | None = None
     stack: OptionalStack = None
     quantised: OptionalQuantisation = None
-    dtype: FloatDtype | None = None
+    dtype: StoredDtype | None = None
     """In which a checkpoint keeps what is not quantised."""
     lora: OptionalLora = None
 
@@ -138,6 +142,37 @@ class Model(Spec):
         """Numbers of routed experts in the model's layers, each once; none where it has none, or they are not known."""
         modules = [m for group in self.stack.groups for m in group.modules if m.type in ROUTED] if self.stack is not None else []
         return tuple(sorted({count for m in modules if (count := int(m.values.get("experts", 1))) > 1}))
+
+    def undivided(self, ranks: int, expert_ranks: int) -> str | None:
+        """What tensor parallelism over so many ranks (``expert_ranks``: routed experts) does not divide, in words; ``None`` if nothing."""
+        heads = [f"the {count} heads" for count in self.head_counts if count % ranks]
+        widths = [f"an MLP's width of {width}" for width, routed in self._widths() if width % (expert_ranks if routed else ranks)]
+        return next(iter((*heads, *widths)), None)
+
+    def _widths(self) -> Iterator[tuple[int, bool]]:
+        """Inner widths of MLPs and experts, and whether those are routed experts'; none for a bare number of parameters."""
+        if self.stack is None:
+            if self.ffn:
+                yield self.ffn, False
+            return
+        for module in [m for group in self.stack.groups for m in group.modules if m.type in WITH_WIDTHS]:
+            yield int(module.values["ffn"]), module.type == "moe"
+            if shared := module.values.get("shared_ffn"):
+                yield int(shared), False
+
+    @property
+    def words(self) -> int:
+        """Rows of the output head, one a word; 0 without a head."""
+        if self.stack is None:
+            return self.vocab or 0
+        return next((int(m.values["vocab"]) for m in self.stack.after if m.type == "head"), 0)
+
+    @property
+    def longest(self) -> int | None:
+        """The longest sequence that a table of positions has rows for, if there is one."""
+        if self.stack is not None:
+            return self.stack.positions
+        return self.positions if self.kind == "gpt2" else None
 
     @property
     def layer_count(self) -> int | None:

@@ -9,7 +9,9 @@ from zerocalc.units import Whole
 
 Dtype = Literal["fp32", "bf16", "fp16", "int8"]
 FloatDtype = Literal["fp32", "bf16", "fp16"]
-DTYPE_BYTES: dict[str, int] = {"fp32": 4, "bf16": 2, "fp16": 2, "int8": 1, "int64": 8}
+StoredDtype = Literal["fp64", "fp32", "bf16", "fp16", "fp8"]
+"""What a checkpoint is kept in; training knows fewer."""
+DTYPE_BYTES: dict[str, int] = {"fp64": 8, "fp32": 4, "bf16": 2, "fp16": 2, "fp8": 1, "int8": 1, "int64": 8}
 
 RowKind = Literal["weights", "gradients", "optimizer", "copies"]
 RowOf = Literal["all", "trainable", "frozen", "linear", "matrix", "rest", "factored"]

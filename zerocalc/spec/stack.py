@@ -34,6 +34,8 @@ NormKind = Literal["layer", "layer_fp32", "rms", "rms_fp32", "rms_squares", "rms
 ``rms_squares`` where only the squares are taken in fp32 (T5), ``rms_power`` as rms_fp32 with a power for the root (Gemma 4)."""
 Size = Annotated[int, Field(ge=0, le=10**12, strict=True)]
 
+MOST_EXPERTS = 100_000
+
 SIZES: dict[str, tuple[str, ...]] = {
     "norm": ("dim",),
     "embedding": ("vocab", "dim"),
@@ -97,7 +99,16 @@ class ModuleSpec(Spec):
                 raise FieldError("model.stack", f"{self.type} {self.name}: {key} is {value!r}, not {' or '.join(WORDS.get(key, ('a number',)))}")
             if key in WORDS and not isinstance(value, str):
                 raise FieldError("model.stack", f"{self.type} {self.name}: {key} is {value!r}, not {' or '.join(WORDS[key])}")
+        self._check_experts()
         return self
+
+    def _check_experts(self) -> None:
+        """A token passes through some of the experts, and each of these is a part that is looked at."""
+        used, experts = self.values.get("top_k"), self.values.get("experts")
+        if isinstance(experts, int) and experts > MOST_EXPERTS:
+            raise FieldError("model.stack", f"{self.type} {self.name}: {experts:,} experts are more than {MOST_EXPERTS:,}")
+        if isinstance(used, int) and isinstance(experts, int) and used > experts:
+            raise FieldError("model.stack", f"{self.type} {self.name}: a token cannot pass through {used:,} of {experts:,} experts")
 
 
 class Group(Spec):
@@ -111,6 +122,8 @@ class Stack(Spec):
     """The modules of a whole model in the order of the forward pass; ``activations``: whether that order says what the layers keep for backward."""
 
     activations: StrictBool = False
+    positions: Whole | None = None
+    """The longest sequence for which there is a table of positions; none where they are computed."""
     before: tuple[ModuleSpec, ...] = ()
     groups: tuple[Group, ...] = ()
     after: tuple[ModuleSpec, ...] = ()
