@@ -132,7 +132,7 @@ def _experts_of(tape: Tape, x: Value, width: tuple[int, int], gated: bool, activ
     elif gated:
         inner = gate_up(tape, x, width, True, activation, "experts")
     else:
-        inner = activate(tape, tape.linear(x, "experts.up", f"{activation} input", width), activation, "down input")
+        inner = activate(tape, tape.linear(x, "experts.up", f"{activation} input", width, tape.run.tp), activation, "down input")
         if inside:
             tape.keep(inner)
             inner = Value("down input, weighted", inner.dtype, inner.divisor, inner.shape)
