@@ -45,7 +45,7 @@ def plan(job: Job) -> Plan:
         verdict=verdict,
         recommended=recommend(job, candidates),
         assumptions=tuple(dict.fromkeys(assumptions)),
-        notes=tuple(_notes(job, candidates)),
+        notes=(*_notes(job, candidates), *job.config_notes),
         suggestions=_suggestions(job) if verdict == "does_not_fit" else (),
     )
 

@@ -137,7 +137,7 @@ def _would_do(answer: Estimate) -> bool:
 
 def _with_these_gpus(job: Job) -> Iterator[Change]:
     """Every combination of: other stages, one sequence at a time, recomputation, tensor parallelism in the node."""
-    training, known = job.training, bool(job.training.seq) and not job.model.is_bare and job.model.stack is None
+    training, known = job.training, bool(job.training.seq) and _activations_known(job)
     others = tuple(stage.stage for stage in job.framework.stages if stage.stage not in job.stages)
     stages = [((), 0)] + [((), 1)] * bool(others)
     micro = [0, 1] if known and training.micro_batch > 1 else [0]
@@ -162,11 +162,18 @@ def _with_these_gpus(job: Job) -> Iterator[Change]:
             yield Change(tuple(flags), changed, others if wider else job.stages, costs)
 
 
+def _activations_known(job: Job) -> bool:
+    """Whether what layers keep is counted, so that less of it can be asked for; of an architecture that is written out, an estimate says it."""
+    return not job.model.is_bare and (job.model.stack is None or estimate(job, job.stages[-1]).memory.gpu.activations_known)
+
+
 def _tensor_parallel(job: Job, known: bool) -> list[tuple[int, bool]]:
     """The job's own degree, then larger ones that stay in the node and divide GPUs and heads; with sequence parallelism where that does something."""
     parallel, cluster = job.parallel, job.cluster
     out = [(parallel.tp, parallel.sequence_parallel)]
-    splits = known and not job.zero.partition_activations
+    if not job.framework.offers("tp"):
+        return out
+    splits = known and not job.zero.partition_activations and job.framework.offers("sequence_parallel")
     if splits and parallel.tp > 1 and not parallel.sequence_parallel:
         out.append((parallel.tp, True))
     tp = parallel.tp * 2

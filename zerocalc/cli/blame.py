@@ -32,7 +32,7 @@ FOLLOWS_FROM = {"model.ffn": "model.hidden", "model.head_dim": "model.hidden", "
 class Written:
     """What was written: flags by the field they set, a job file, the presets' names in it, and all that came of it.
 
-    ``keys``: the keys of a tool's configuration, ``config_file``, by the field they set; ``notes``: what is to be said of that file.
+    ``keys``: the keys of a tool's configuration, ``config_file``, by the field they set; ``notes``: what is to be said of fields that nobody wrote.
     """
 
     given: Mapping[str, Any]

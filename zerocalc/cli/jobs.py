@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any, TypeVar
 
 from pydantic import ValidationError
@@ -15,7 +14,7 @@ from zerocalc.cli.layers import call_by_change, make_way
 from zerocalc.presets import PresetError
 from zerocalc.results import Plan
 from zerocalc.spec.base import FieldError, Spec, explain
-from zerocalc.spec.job import Job
+from zerocalc.spec.job import DEFAULT_FRAMEWORK, Job
 from zerocalc.spec.model import Model
 
 S = TypeVar("S", bound=Spec)
@@ -39,7 +38,7 @@ def plan_and_notes(given: dict[str, Any], job_file: str | None, usual: dict[str,
         answer = plan(_job(written, job_file, usual or {}))
     except FieldError as error:  # a contradiction that only counting shows
         raise UserError(written.line(error.path, str(error))) from None
-    return (replace(answer, notes=(*answer.notes, *written.notes)) if written.notes else answer), tuple(written.notes)
+    return answer, (*answer.job.config_notes, *written.notes)
 
 
 def _job(written: Written, job_file: str | None, usual: dict[str, str]) -> Job:
@@ -51,17 +50,14 @@ def _job(written: Written, job_file: str | None, usual: dict[str, str]) -> Job:
     named = {path: _named(NAMED[path], value, FLAG_OF_PATH[path], counter=counter) for path, value in given.items() if path in NAMED}
     if config is not None:
         given, named = _over_config(written, config, given, named, data)
+    if _unnamed(data.get("framework"), usual) and "framework" not in given:
+        given, named = _as_run(written, usual, given, named, data)
     make_way(data, given, named)
     # A name replaces its subtree, the widest first, then single flags override fields.
     by_depth = sorted(named.items(), key=lambda item: item[0].count("."))
     for path, value in (*by_depth, *(item for item in given.items() if item[0] not in NAMED)):
         _put(data, path, value, written)
     call_by_change(data, given)
-    if usual and data.get("framework") is None:
-        written.notes.append(f"counted with {' '.join(f'{FLAG_OF_PATH[path]} {value}' for path, value in usual.items() if path not in given)}")
-        for path, value in usual.items():
-            if path not in given:
-                _put(data, path, value, written)
     written.data = data
     try:
         job = Job.model_validate(data)
@@ -71,6 +67,24 @@ def _job(written: Written, job_file: str | None, usual: dict[str, str]) -> Job:
         ways = "--lora-rank trains adapters, --trainable says how many other parameters are trained"
         raise UserError(f"{FLAG_OF_PATH[QUANTISED]}: quantised weights are frozen; {ways}")
     return job
+
+
+def _unnamed(framework: Any, usual: dict[str, str]) -> bool:
+    """Whether a job says nothing of a tool's framework: it has none, or the one that stands where none was named, which no tool runs."""
+    return bool(usual) and (framework is None or (isinstance(framework, dict) and framework.get("name") == DEFAULT_FRAMEWORK))
+
+
+def _as_run(
+    written: Written, usual: dict[str, str], given: dict[str, Any], named: dict[str, Any], below: dict[str, Any]
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Flags, and the tables of those that are names, with what is usual for a tool where neither they nor the job below say otherwise."""
+    from zerocalc.interop.settings import Known
+
+    known = Known(given, below)
+    added = {path: value for path, value in usual.items() if path in NAMED or known.value(path) is None}
+    written.notes.append(f"counted with {' '.join(f'{FLAG_OF_PATH[path]} {value}' for path, value in added.items())}")
+    tables = {path: _named(NAMED[path], value, FLAG_OF_PATH[path]) for path, value in added.items() if path in NAMED}
+    return {**added, **given}, {**tables, **named}
 
 
 def _over_config(
@@ -86,7 +100,10 @@ def _over_config(
         raise UserError(f"--config: {error}") from None
     except FieldError as error:
         raise UserError(f"{error.path}: {error} (in {written.config_file})") from None
-    written.keys, written.notes = settings.keys, [*settings.notes]
+    written.keys = settings.keys
+    if settings.notes:
+        before = below.get("config_notes") or ()
+        below["config_notes"] = [*(before if isinstance(before, (list, tuple)) else ()), *(note for note in settings.notes if note not in before)]
     tables = {path: _named(NAMED[path], v, settings.keys[path]) if isinstance(v, str) else v for path, v in settings.items.items() if path in NAMED}
     return {**settings.items, **given}, {**tables, **named}
 

@@ -58,9 +58,9 @@ def _clear_cluster(data: dict[str, Any], given: dict[str, Any], named: dict[str,
 
 def _clear_defaults(data: dict[str, Any], given: dict[str, Any]) -> None:
     """Another framework brings its own recipe and implementation, and that one its loss, where the job has those that were brought before."""
-    changed = set(given)
+    changed, before = set(given), dict(data)
     for part, owner in DEFAULT_OF:
-        brings, brought = data.get(owner), data.get(part)
+        brings, brought = before.get(owner), data.get(part)
         if owner in changed and isinstance(brings, dict) and isinstance(brought, dict) and brought.get("name") == brings.get(part):
             del data[part]
             changed.add(part)

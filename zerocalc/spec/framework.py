@@ -95,7 +95,8 @@ class Framework(Spec):
     """Behaviour that differs between frameworks; ``paper`` is what [ZeRO] describes.
 
     ``wraps``: whether what stands outside the layers is one unit (``root``) or embedding and head are one each (``ends``). ``options``:
-    those of ZeRO's choices that mean something to it, all if none are named.
+    those of ZeRO's choices that mean something to it, all if none are named. ``splits``: the ways in which it divides a layer among GPUs, all if
+    none are named; others are counted where they are asked for, and never suggested.
     """
 
     name: Annotated[str, Field(min_length=1, max_length=60)]
@@ -106,6 +107,7 @@ class Framework(Spec):
     units_in_flight: Whole
     wraps: Literal["ends", "root"] = "ends"
     options: tuple[str, ...] | None = None
+    splits: tuple[Literal["tp", "sequence_parallel"], ...] | None = None
     note: Annotated[str, Field(max_length=500)] | None = None
     stages: Annotated[tuple[FrameworkStage, ...], Field(min_length=1, max_length=4)]
 
@@ -115,6 +117,10 @@ class Framework(Spec):
         if numbers != sorted(set(numbers)):
             raise FieldError("framework.stages", "are not in rising order, each once")
         return self
+
+    def offers(self, way: str) -> bool:
+        """Whether it divides a layer in that way."""
+        return self.splits is None or way in self.splits
 
     def stage(self, number: int) -> FrameworkStage:
         """The behaviour at a stage; `FieldError` where the framework lacks it."""

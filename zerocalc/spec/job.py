@@ -16,6 +16,7 @@ from zerocalc.spec.zero import Zero
 from zerocalc.units import parse_whole
 
 DEFAULT_FRAMEWORK = "paper"
+LONGEST_NOTE, MOST_NOTES = 4000, 100
 OPTIONS = (
     *("grad_sync", "defer_grad_sync", "gather", "reduce_dtype", "buffers", "reduce_bucket_size", "allgather_bucket_size", "overlap_comm"),
     *("shard_group", "sub_group_size", "max_live_parameters", "max_reuse_distance", "prefetch_bucket_size", "persistence_threshold"),
@@ -41,6 +42,8 @@ class Job(Spec):
     training: Training = Field(default_factory=Training)
     parallel: Parallel = Field(default_factory=Parallel)
     zero: Zero = Field(default_factory=Zero)
+    config_notes: Annotated[tuple[Annotated[str, Field(max_length=LONGEST_NOTE)], ...], Field(max_length=MOST_NOTES)] = ()
+    """What the configuration that a job was read from says beside it, in words; kept with the job so that a saved one says it again."""
 
     @model_validator(mode="before")
     @classmethod
