@@ -245,7 +245,8 @@ class Job(Spec):
                 raise FieldError("zero.partition_activations", "contradicts sequence_parallel, which splits the checkpoints already")
         if t.seq and t.attention != "eager" and self.implementation.softmax == "as_written" and m.stack is not None and m.stack.only_eager:
             raise FieldError(
-                "training.attention", f"{t.attention}: of the class of {m.family or 'this model'} only unfused attention (eager) is known"
+                "training.attention",
+                f"{t.attention}: of the class of {m.family or 'this model'} only unfused attention is known: --attention eager counts it",
             )
         if t.seq and m.kind == "gpt2" and m.positions and t.seq > m.positions:
             raise FieldError("training.seq", f"{t.seq} is more than the model's {m.positions} learned positions")
