@@ -174,9 +174,13 @@ def _notes(job: Job, candidates: list[Estimate]) -> list[str]:
         notes.append("what fits is unknown: --gpu h100-80g or --gpu-memory 80GiB says what there is")
     if job.cluster.gpu is not None and job.training.seq and not job.model.is_bare and all(c.time is None for c in candidates):
         notes.append(_time_needs(job))
-    notes += [f"without effect: {flag} ({why})" for flag, why in _idle(job, "activations" not in unknown, any(c.time is not None for c in candidates))]
+    notes += [
+        f"without effect: {flag} ({why})" for flag, why in _idle(job, "activations" not in unknown, any(c.time is not None for c in candidates))
+    ]
     if _kept_by_another_kernel(job):
-        notes.append(f"of the class of {job.model.family or 'this model'} only unfused attention is known, which keeps more; --attention eager counts it")
+        notes.append(
+            f"of the class of {job.model.family or 'this model'} only unfused attention is known, which keeps more; --attention eager counts it"
+        )
     if job.parallel.cp > 1:
         what = "the keys and values" if job.model.has_attention else "states"
         notes.append(f"{what} that context-parallel ranks send each other are not counted")

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
 from zerocalc import presets
-from zerocalc.cli.blame import NAMED, Written
+from zerocalc.cli.blame import NAMED, Written, about
 from zerocalc.cli.errors import UserError
 from zerocalc.cli.flags import CONFIG, COUNT_WITH, COUNTERS, FLAG_OF_PATH
 from zerocalc.cli.layers import call_by_change, make_way
@@ -19,6 +21,8 @@ from zerocalc.spec.model import Model
 
 S = TypeVar("S", bound=Spec)
 QUANTISED = "model.quantised"
+STANDARD_INPUT = "-"
+"""What stands for standard input in the place of a file."""
 
 
 def make_plan(given: dict[str, Any], job_file: str | None) -> Plan:
@@ -91,16 +95,24 @@ def _over_config(
     written: Written, config: str, given: dict[str, Any], named: dict[str, Any], below: dict[str, Any]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Flags, and the tables of those that are names, over what a tool's configuration says."""
+    from zerocalc.cli import job_file
     from zerocalc.interop import config_file
 
-    written.config_file = presets.label(config)
+    written.config_file = job_file.STANDARD_INPUT if config == STANDARD_INPUT else presets.label(config)
+    if config == STANDARD_INPUT and written.job_file == job_file.STANDARD_INPUT:
+        raise UserError("--config: - is standard input, which --job reads already")
     try:
         settings = config_file.read(config, {**given, **named}, below)
     except PresetError as error:
         raise UserError(f"--config: {error}") from None
+    except OSError as error:
+        raise UserError(f"--config: {written.config_file}: {error.strerror or error}") from None
     except FieldError as error:
         raise UserError(f"{error.path}: {error} (in {written.config_file})") from None
     written.keys = settings.keys
+    runs, counted = settings.items.get("framework"), named.get("framework", {}).get("name")
+    if counted not in (None, runs):
+        settings.notes.append(f"{written.config_file} is for {runs}; --framework {counted} is what is counted")
     if settings.notes:
         before = below.get("config_notes") or ()
         below["config_notes"] = [*(before if isinstance(before, (list, tuple)) else ()), *(note for note in settings.notes if note not in before)]
@@ -130,7 +142,7 @@ def validated(
     except ValidationError as error:
         path, text = explain(error, spec)
         if path in given:
-            raise UserError(f"{FLAG_OF_PATH[path]}: {text}") from None
+            raise UserError(about(path, text)) from None
         field = path if kind == "papers" else path.removeprefix(part).lstrip(".")
         raise UserError(f"{where} {presets.label(name)}: {field + ': ' if field else ''}{text}") from None
 
@@ -144,12 +156,31 @@ def _named(kind: str, name: str, where: str, file: str = "", counter: str | None
         if kind == "models" and counter is not None:
             return _counted(name, counter, config)
         if config:
+            _check_local(name)
             from zerocalc.interop.huggingface import read_model
 
             return read_model(name)
-        return presets.load(kind, name)
+        table = presets.load(kind, name)
+        if kind == "models" and not table.keys() <= Model.model_fields.keys():
+            from zerocalc.interop.config_file import described
+
+            other = described(table)
+            if other:
+                raise PresetError(f"{presets.label(name)} {other}")
+        return table
     except PresetError as error:
         raise UserError(f"{where}: {error}{file}") from None
+
+
+REMOTE = re.compile(r"[a-z]+://.*|[\w.-]+/[\w.-]+(?<!\.json)", re.ASCII | re.IGNORECASE)
+"""An address, or a model's name on a hub: owner and name."""
+
+
+def _check_local(name: str) -> None:
+    """Raise `PresetError` for the name of a model somewhere else, be it one that is read here under another name."""
+    if REMOTE.fullmatch(name) and not Path(name).exists():
+        near = presets.nearest(name.rstrip("/").rpartition("/")[2], presets.names("models"))
+        raise PresetError(f"{presets.label(name)}: no such file, and nothing is downloaded; give a preset or the path of its config.json{near}")
 
 
 def _counted(name: str, counter: str, config: bool) -> Any:

@@ -34,8 +34,9 @@ def show(plan: Plan, comparison: Comparison) -> None:
     row("our peak", [c.peak_bytes for c in candidates], "bold")
     rows = [("source", comparison.source), *[("note", note) for note in comparison.notes]]
     rows += [(display_name(c.name), f"the tool: {c.formula.text} = {c.formula.substituted(c.inputs)}") for c in candidates if c.formula is not None]
-    known = any(c.tool_bytes is not None for c in candidates)
-    emit("", *([table, ""] if known else []), labelled(rows))
+    if any(c.tool_bytes is not None for c in candidates):
+        emit("", table)
+    emit("", labelled(rows))
 
 
 def _sum(candidate: Compared, kinds: Collection[str | None]) -> int | None:

@@ -227,7 +227,7 @@ class Job(Spec):
 
     def _with_copies(self) -> str:
         able = [str(stage.stage) for stage in self.framework.stages if stage.copies_alike]
-        return f"; it does at {', '.join(able)}: name one with zero.stage (--stage)" if able else ""
+        return f"; it does at {', '.join(able)}: name one with zero.stage" if able else ""
 
     def _check_activations(self) -> None:
         z, t, p, m = self.zero, self.training, self.parallel, self.model
