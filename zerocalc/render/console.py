@@ -9,6 +9,7 @@ from typing import Any
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console, Group, RenderableType
+from rich.measure import Measurement
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Span, Text
@@ -23,6 +24,7 @@ SHORT_MOMENT: dict[Moment, str] = {
 
 WIDEST = 120
 """A table wider than this is hard to read across."""
+UNBOUNDED = 10_000
 NARROWEST = 20
 """A figure and a word still stand side by side; a width below is no width that somebody reads in."""
 
@@ -61,13 +63,38 @@ def emit(*renderables: RenderableType) -> None:
     out = console()
     items = [plainly(item) for item in renderables]
     if out.is_terminal:
-        for item in items:
-            out.print(item)
+        _print(out, items)
         return
     with out.capture() as captured:
-        for item in items:
-            out.print(item)
+        _print(out, items)
     sys.stdout.write("".join(f"{line.rstrip()}\n" for line in captured.get().splitlines()))
+
+
+def _print(out: Console, items: list[Any]) -> None:
+    """Print, in lines longer than the terminal's where it is too narrow for a table's figures: broken they would read as others."""
+    width = out.width
+    for item in items:
+        out.width = max(width, _least(out, item))
+        out.print(item)
+        out.width = width
+
+
+def _least(out: Console, item: Any) -> int:
+    """The width below which a table's figures, or words of its labels and notes, would be broken; 0 of what is no table."""
+    if isinstance(item, Group):
+        return max((_least(out, part) for part in item.renderables), default=0)
+    if isinstance(item, Padding):
+        return item.left + _least(out, item.renderable) + item.right
+    if not isinstance(item, Table):
+        return 0
+    options = out.options.update(width=UNBOUNDED)
+    spare = 0
+    for column in item.columns:
+        measured = [Measurement.get(out, options, cell) for cell in (column.header, *column.cells)]
+        indents = [len(cell.plain) - len(cell.plain.lstrip()) for cell in column.cells if isinstance(cell, Text)]
+        needs = max(size.minimum for size in measured) + max(indents, default=0)
+        spare += 0 if column.no_wrap else max(0, max(size.maximum for size in measured) - needs)
+    return Measurement.get(out, options, item).maximum - spare
 
 
 def plainly(item: Any) -> Any:
@@ -103,10 +130,9 @@ class Grid(Table):
 def columns(*headings: str, first: str = "") -> Table:
     """A table without lines: a first column of labels, then right-aligned figures."""
     table = Grid(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1), header_style="bold")
-    # Where a terminal is too narrow, figures go on in the next line: cut off they would read as others.
     table.add_column(first, justify="left", overflow="fold")
     for heading in headings:
-        table.add_column(heading, justify="right", overflow="fold")
+        table.add_column(heading, justify="right", no_wrap=True)
     return table
 
 
