@@ -1,20 +1,42 @@
-"""Write the outputs in README.md and docs/ anew: ``python -m tests.renew_docs``, then read the difference before committing it."""
+"""Write what scripts and commands print into README.md and docs/ anew: ``python -m tests.renew_docs``, then read the difference.
+
+The pages of ``benchmarks/accuracy.py`` and ``benchmarks/frameworks.py``, the summary of the former in README.md, and every session.
+"""
 
 from __future__ import annotations
 
+import re
+import subprocess
 import sys
+from pathlib import Path
 
 from tests.docs import documents, rewritten
 from tests.running import ROOT
 
+PAGES = {
+    "docs/accuracy.md": ("benchmarks/accuracy.py",),
+    "docs/accuracy.json": ("benchmarks/accuracy.py", "--json"),
+    "docs/frameworks.md": ("benchmarks/frameworks.py",),
+}
+SUMMARY = re.compile(r"^\| source \| figure \| rows .*\n(?:\|.*\n)+", re.MULTILINE)
+
 
 def main() -> None:
     """Rewrite the documents whose outputs changed, and name them."""
+    for name, command in PAGES.items():
+        _write(ROOT / name, subprocess.run([sys.executable, *command], cwd=ROOT, capture_output=True, check=True, text=True, encoding="utf-8").stdout)
+    summary = SUMMARY.search((ROOT / "docs" / "accuracy.md").read_text("utf-8"))
+    assert summary is not None
+    readme = ROOT / "README.md"
+    _write(readme, SUMMARY.sub(lambda _: summary[0], readme.read_text("utf-8"), count=1))
     for document in documents():
-        text = rewritten(document)
-        if text != document.read_text("utf-8"):
-            document.write_text(text, "utf-8")
-            sys.stdout.write(f"wrote {document.relative_to(ROOT)}\n")
+        _write(document, rewritten(document))
+
+
+def _write(document: Path, text: str) -> None:
+    if text != document.read_text("utf-8"):
+        document.write_text(text, "utf-8")
+        sys.stdout.write(f"wrote {document.relative_to(ROOT)}\n")
 
 
 if __name__ == "__main__":

@@ -48,13 +48,13 @@ def test_interleaving_never_holds_more_than_there_is() -> None:
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
-        ("--interleave 2", "--interleave: gives each pipeline stage 2 chunks of layers: it needs pp above 1"),
+        ("--interleave 2", "--interleave: gives each pipeline stage 2 chunks of layers: it needs --pp above 1"),
         ("--pp 4 --interleave 7 --accumulation 4", "--interleave: 4 stages of 7 chunks are more than the 24 layers"),
         (
             "--pp 4 --interleave 2 --accumulation 6",
             "--interleave: interleaving takes micro-batches in rounds of 4 (pp): 6 a step",
         ),
-        ("--recompute-every 2", "--recompute-every: recomputes one layer in 2: it needs recompute full or operators"),
+        ("--recompute-every 2", "--recompute-every: recomputes one layer in 2: it needs --recompute full or operators"),
         ("--recompute selective --recompute-modules nothing", "--recompute-modules: 'nothing' is not one of"),
         ("--implementation megaton", "--implementation: 'megaton' is not a preset; nearest: megatron"),
         ("--loss fussed", "--loss: 'fussed' is not a preset; nearest: fused"),

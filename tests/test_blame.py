@@ -149,7 +149,7 @@ NO_JOBS = [
     (printed("presets"), "is a list of presets"),
     (printed("presets gpus h200"), "has none of a job's fields, which are model, cluster,"),
     ({"modle": {"params": "1B"}}, "nearest: model"),
-    ({"zero_optimization": {"stage": 2}}, "has none of a job's fields"),
+    ({"zero_optimization": {"stage": 2}}, "is a configuration of DeepSpeed; --config reads it"),
     (GPU, "describes a GPU, not a job; --gpu reads it"),
     (NODE.format("h200"), "describes a node, not a job; --node reads it"),
     (RECIPE, "describes a recipe, not a job; --recipe reads it"),

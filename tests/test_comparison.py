@@ -66,3 +66,10 @@ def test_what_it_refuses() -> None:
     asked = ("plan", "--params", "1B", "--gpus", "8")
     assert refused(run(*asked, "--compare-with", "abacus")) == f"error: --compare-with: 'abacus' is not one of {TOOL}"
     assert "csv" in refused(run(*asked, "--compare-with", TOOL, "--format", "csv"))
+
+
+@pytest.mark.parametrize(("stages", "named"), [("0", "DDP"), ("1", "ZeRO-1"), ("0,1", "DDP, ZeRO-1"), ("1,2", "ZeRO-1")])
+def test_stages_that_a_tool_has_no_figure_for_are_named(stages: str, named: str) -> None:
+    ran = run("plan", "--params", "1B", "--gpus", "8", "--stage", stages, "--compare-with", TOOL)
+    assert f"it has no figure for {named}: it estimates stages 2 and 3" in ran.out
+    assert ("our peak" in ran.out) == ("2" in stages)

@@ -105,3 +105,21 @@ def test_json_in_ascii_keeps_its_texts() -> None:
 def test_an_error_in_ascii() -> None:
     ran = shell("PYTHONIOENCODING=ascii zerocalc plan --params １B --gpus 8")
     assert (ran.status, ran.err) == (2, "error: --params: '?B' is not a count such as 10B, 350M or 7.5e9\n")
+
+
+NARROW = [
+    "plan --model llama-3-8b --gpus 8 --gpu h100-80g --seq 8192",
+    "plan --params 10B --gpus 64 --compare-with deepspeed-estimator",
+    "step --params 10B --gpus 8",
+    "explain --model llama-3-8b --gpus 8 --seq 8192 --stage 1 --term mlp",
+    "params deepseek-v2-lite",
+    "paper",
+]
+FIGURE = re.compile(r"\d[\d,]*(?:\.\d+)?")
+
+
+@pytest.mark.parametrize("line", NARROW)
+@pytest.mark.parametrize("columns", [20, 40])
+def test_no_figure_is_broken_however_narrow_the_terminal(line: str, columns: int) -> None:
+    narrow, wide = (run(*line.split(), columns=width).out for width in (columns, 120))
+    assert set(FIGURE.findall(narrow)) == set(FIGURE.findall(wide))  # headings are said again

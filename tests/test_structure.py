@@ -221,6 +221,7 @@ def test_every_reference_count_is_of_a_preset() -> None:
 # Flags and fields.
 
 FILE_ONLY = {
+    "config_notes": "what a configuration says beside the job",
     "model.title": "a file's own words",
     "model.source": "a file's own words",
     "model.assumed": "kept with a model whose dimensions were filled in",

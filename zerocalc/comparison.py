@@ -7,7 +7,7 @@ from zerocalc.formulas.estimators import ESTIMATORS, evaluate
 from zerocalc.formulas.formula import Formula
 from zerocalc.ledger import STATE_KINDS, Kind, Moment, record
 from zerocalc.modules.rank import rank
-from zerocalc.results import Estimate, Plan
+from zerocalc.results import Estimate, Plan, display_name
 from zerocalc.spec.base import FieldError
 from zerocalc.spec.job import Job
 
@@ -58,6 +58,10 @@ def compare(plan: Plan, tool: str) -> Comparison:
     notes = ["the tool counts model states, and at stage 3 one gathered leaf module: no activations, buckets or windows"]
     if "largest_layer" not in inputs and any(c.stage == max(stage for stage, _, _ in ESTIMATORS) for c in plan.candidates):
         notes.append("its figure for stage 3 needs the largest leaf module: give --model, or --layers --hidden --heads")
+    stages = {stage for stage, _, _ in ESTIMATORS}
+    lacking = [display_name(c.name) for c in plan.candidates if c.stage not in stages]
+    if lacking:
+        notes.append(f"it has no figure for {', '.join(lacking)}: it estimates stages {' and '.join(map(str, sorted(stages)))}")
     if plan.job.model_parallel > 1:
         notes.append("it knows no tensor, pipeline or context parallelism: all GPUs are taken as ranks of one group")
     return Comparison(tool, TOOLS[tool], tuple([_compared(c, inputs) for c in plan.candidates]), tuple(notes))

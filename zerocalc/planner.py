@@ -13,6 +13,7 @@ from zerocalc.results import SCHEMA_VERSION, Estimate, Plan, Recommendation, Ver
 from zerocalc.spec.base import require
 from zerocalc.spec.job import Job
 from zerocalc.spec.lora import Lora
+from zerocalc.spec.model import WITH_SCORES
 from zerocalc.units import format_count, format_gib
 
 WORST_STAGE = "the pipeline stage that needs most memory"
@@ -93,7 +94,7 @@ def plan(job: Job) -> Plan:
         verdict=verdict,
         recommended=recommend(job, candidates),
         assumptions=tuple(dict.fromkeys(assumptions)),
-        notes=tuple(_notes(job, candidates)),
+        notes=(*_notes(job, candidates), *job.config_notes),
         suggestions=_suggestions(job) if verdict == "does_not_fit" else (),
     )
 
@@ -236,13 +237,20 @@ def _notes(job: Job, candidates: list[Estimate]) -> list[str]:
         notes.append("what fits is unknown: --gpu h100-80g or --gpu-memory 80GiB says what there is")
     if job.cluster.gpu is not None and job.training.seq and not job.model.is_bare and all(c.time is None for c in candidates):
         notes.append(_time_needs(job))
+    notes += [
+        f"without effect: {flag} ({why})" for flag, why in _idle(job, "activations" not in unknown, any(c.time is not None for c in candidates))
+    ]
+    if _kept_by_another_kernel(job):
+        notes.append(
+            f"of the class of {job.model.family or 'this model'} only unfused attention is known, which keeps more; --attention eager counts it"
+        )
     if job.parallel.tp * job.parallel.pp > 1 and "activations" in unknown:
         notes.append("what tensor and pipeline parallelism send is unknown too, and not in the traffic")
     if job.even_share:
         notes.append("what fits is said of an even share: the first and last pipeline stages hold more (embedding, head, layers that do not divide)")
     if job.zero.defer_grad_sync and job.training.accumulation == 1:
         notes.append("deferring gradient reduction changes nothing with one micro-batch a step")
-    if job.training.recompute == "selective" and job.training.attention == "flash":
+    if job.training.recompute == "selective" and job.training.attention == "flash" and job.model.has_attention:
         notes.append("selective recomputation saves next to nothing over flash attention, which keeps no scores")
     if job.parallel.tp > job.cluster.gpus_per_node:
         notes.append(
@@ -278,6 +286,40 @@ def _without_effect(job: Job) -> list[str]:
         "--cpu-checkpointing": zero.cpu_checkpointing,
     }
     return [flag for flag, is_chosen in chosen.items() if is_chosen]
+
+
+RECOMPUTED = {"core_attn": WITH_SCORES, "mlp": frozenset({"mlp"}), "moe": frozenset({"moe"})}
+"""The modules that can be recomputed by name, as types of modules in the layers."""
+
+
+def _idle(job: Job, known: bool, timed: bool) -> list[tuple[str, str]]:
+    """What was chosen and changes nothing here, as its flag is spelled, and why; ``known``: whether activations are."""
+    training, cluster, model = job.training, job.cluster, job.model
+    modules = f"--recompute-modules {','.join(training.recompute_modules)}"
+    named = training.recompute_modules != type(training).model_fields["recompute_modules"].default
+    out = []
+    if training.recompute != "selective" and named:
+        out.append((modules, "modules are named for --recompute selective"))
+    if training.recompute == "selective" and known:
+        lacking = [name for name in training.recompute_modules if not RECOMPUTED[name] & model.module_types]
+        out += [(modules if named else "--recompute selective", f"no layer has {' or '.join(lacking)}")] if lacking else []
+    if training.reentrant and training.recompute == "none":
+        out.append(("--reentrant", "nothing is recomputed"))
+    if training.recompute_every > (model.layer_count or training.recompute_every):
+        out.append((f"--recompute-every {training.recompute_every}", f"beyond the {model.layer_count} layers: one is recomputed"))
+    if training.attention != "flash" and known and not model.has_attention:
+        out.append((f"--attention {training.attention}", "no layer has attention"))
+    if training.tokens is not None and not timed:
+        out.append(("--tokens", "days and GPU-hours need the time of a step: --gpu, an architecture and --seq"))
+    if cluster.cublas_workspace is not None and not cluster.workspaces:
+        out.append(("--cublas-workspace", "--workspaces counts it"))
+    return out
+
+
+def _kept_by_another_kernel(job: Job) -> bool:
+    """Whether fused attention is counted for a class of which only unfused attention is known."""
+    stack = job.model.stack
+    return bool(job.training.seq) and stack is not None and stack.only_eager and job.training.attention != "eager"
 
 
 def _how_to_know(job: Job) -> str:

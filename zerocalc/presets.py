@@ -21,6 +21,8 @@ REFERENCES = {
 
 LARGEST_FILE = 2_000_000
 """Bytes. A description of a job, a model or a preset is a few kilobytes; anything this large is another kind of file."""
+STANDARD_INPUT = "standard input"
+"""What errors call it."""
 PATIENCE = 2.0
 """Seconds in which somebody must have begun to write to a named pipe."""
 
@@ -64,14 +66,14 @@ def _by_size(name: str) -> tuple[list[tuple[int, int, str]], float, list[tuple[i
     return (_natural(family), 1.0 + order.index(word), []) if word in order else (_natural(name), 0.0, [])
 
 
-def nearest(wanted: str, known: list[str] | tuple[str, ...]) -> str:
-    """A clause that names the known names closest to an unknown one, or nothing where none is close."""
+def nearest(wanted: str, known: list[str] | tuple[str, ...], cutoff: float = 0.5) -> str:
+    """A clause that names the known names closest to an unknown one, or nothing where none is as close as ``cutoff`` (1: the same)."""
     import difflib
 
     lower = wanted.lower()
     same = {name.lower(): name for name in known}
     starting = [name for name in known if lower and name.lower().startswith(lower)]
-    close = [same[name] for name in difflib.get_close_matches(lower, list(same), n=3, cutoff=0.5)]
+    close = [same[name] for name in difflib.get_close_matches(lower, list(same), n=3, cutoff=cutoff)]
     found = list(dict.fromkeys([*starting, *close]))[:3]
     return f"; nearest: {', '.join(found)}" if found else ""
 
@@ -224,6 +226,15 @@ def read_text(path: str) -> str:
             raise
         reason = error.strerror if isinstance(error, OSError) and error.strerror else "not a usable path"
         raise PresetError(f"{label(path)}: {reason[:1].lower()}{reason[1:]}") from None
+
+
+def read_standard_input() -> str:
+    """The text that standard input holds, as that of a file. Raises `PresetError` where there is none, and `OSError` where it cannot be read."""
+    import sys
+
+    if sys.stdin is None:
+        raise PresetError(f"{STANDARD_INPUT} is closed")
+    return decode(sys.stdin.buffer.read(LARGEST_FILE + 1), STANDARD_INPUT)
 
 
 def _read_small(descriptor: int, path: str) -> bytes:

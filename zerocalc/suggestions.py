@@ -137,7 +137,7 @@ def _would_do(answer: Estimate) -> bool:
 
 def _with_these_gpus(job: Job) -> Iterator[Change]:
     """Every combination of: other stages, one sequence at a time, recomputation, tensor parallelism in the node."""
-    training, known = job.training, bool(job.training.seq) and not job.model.is_bare and job.model.stack is None
+    training, known = job.training, bool(job.training.seq) and _activations_known(job)
     others = tuple(stage.stage for stage in job.framework.stages if stage.stage not in job.stages)
     stages = [((), 0)] + [((), 1)] * bool(others)
     micro = [0, 1] if known and training.micro_batch > 1 else [0]
@@ -162,13 +162,20 @@ def _with_these_gpus(job: Job) -> Iterator[Change]:
             yield Change(tuple(flags), changed, others if wider else job.stages, costs)
 
 
+def _activations_known(job: Job) -> bool:
+    """Whether what layers keep is counted, so that less of it can be asked for; of an architecture that is written out, an estimate says it."""
+    return not job.model.is_bare and (job.model.stack is None or estimate(job, job.stages[-1]).memory.gpu.activations_known)
+
+
 def _tensor_parallel(job: Job, known: bool) -> list[tuple[int, bool]]:
     """The job's own degree, then larger ones in the node that divide GPUs and layers; with sequence parallelism where that does something."""
     parallel, cluster = job.parallel, job.cluster
     out = [(parallel.tp, parallel.sequence_parallel)]
+    if not job.framework.offers("tp"):
+        return out
     if parallel.ep > 1 or parallel.etp is not None:
         return out  # what divides experts would have to change with it
-    splits = known and not job.zero.partition_activations
+    splits = known and not job.zero.partition_activations and job.framework.offers("sequence_parallel")
     if splits and parallel.tp > 1 and not parallel.sequence_parallel and job.tokens_on_rank % parallel.tp == 0:
         out.append((parallel.tp, True))
     tp = parallel.tp * 2

@@ -55,8 +55,9 @@ def shown(value: object) -> str:
     """The value as an error line quotes it: one line, not longer than a line, spelled as in files."""
     if value is None or isinstance(value, bool):
         return "null" if value is None else str(value).lower()
+    spelled = getattr(value, "isoformat", None)  # a date or a time of TOML or YAML
     try:
-        text = repr(value)
+        text = spelled() if spelled else repr(value)
     except ValueError:  # an integer of thousands of digits, which Python does not spell
         return "a number of thousands of digits"
     return text if len(text) <= _LONGEST_SHOWN else text[: _LONGEST_SHOWN - 1] + "…"
@@ -193,7 +194,7 @@ def parse_fraction(value: object) -> float:
     >>> parse_fraction("0.1")
     0.1
     """
-    wanted = "a fraction from 0 up to 1, such as 0.1"
+    wanted = "a share of at least 0 and below 1, such as 0.1"
     if isinstance(value, bool) or not isinstance(value, (int, float, str)):
         raise ValueError(f"{shown(value)} is not {wanted}")
     try:

@@ -39,7 +39,8 @@ def test_without_the_extra_one_line_says_how_to_get_it(tmp_path: Path, monkeypat
     ran = run("params", config_file(tmp_path, UNKNOWN), "--count-with", "transformers")
     assert ran.status == 2
     assert ran.err == (
-        "error: --count-with transformers: needs transformers and torch (transformers is not there): pip install 'zerocalc[transformers]'\n"
+        "error: --count-with transformers: needs transformers and torch (transformers is not there): "
+        "pip install '.[transformers]' in zerocalc's checkout\n"
     )
 
 

@@ -70,7 +70,7 @@ def test_a_class_without_fused_attention_is_told_apart(family: str) -> None:
         job_of({"family": family, "kernel": "flash", "seq": 64, "micro_batch": 1})
     path, text = explain(raised.value)
     assert path == "training.attention"
-    assert text == f"flash: of the class of {family} only unfused attention (eager) is known"
+    assert text == f"flash: of the class of {family} only unfused attention is known: --attention eager counts it"
 
 
 @pytest.mark.parametrize(("whole", "text_type"), [("gemma-3-4b-it", "gemma3_text"), ("llama-4-scout", "llama4_text")])

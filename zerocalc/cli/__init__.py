@@ -14,7 +14,7 @@ from typer.core import TyperCommand, TyperGroup
 from zerocalc import __version__
 from zerocalc.cli import streams
 from zerocalc.cli.errors import UserError
-from zerocalc.cli.flags import FLAG_OF_PATH
+from zerocalc.cli.flags import FLAGS
 from zerocalc.units import shown
 
 COMMANDS = ("plan", "explain", "step", "export", "params", "paper", "presets")
@@ -29,8 +29,8 @@ class Sections(TyperCommand):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         for parameter in self.params:
-            if not parameter.required:
-                parameter.process_value = _unless_absent(parameter.process_value)  # type: ignore[method-assign]
+            process = _needed(parameter) if parameter.required else _unless_absent
+            parameter.process_value = process(parameter.process_value)  # type: ignore[method-assign, assignment]
 
     def make_parser(self, ctx: Any) -> Any:
         """The parser, which takes no option twice with different values: one of them would not count."""
@@ -38,6 +38,14 @@ class Sections(TyperCommand):
         for option in {id(option): option for option in getattr(parser, "_long_opt", {}).values()}.values():
             option.process = partial(_once, option, option.process)
         return parser
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Read the arguments; one that no flag stands before is answered with the flag that was probably meant."""
+        ctx.allow_extra_args = True
+        astray = super().parse_args(ctx, args)
+        if astray and not ctx.resilient_parsing:
+            raise UserError(_astray(astray[0], ctx.info_name, {option for parameter in self.params for option in parameter.opts}))
+        return astray
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write the options, section by section."""
@@ -55,6 +63,32 @@ class Sections(TyperCommand):
 def _unless_absent(process: Callable[[Any, Any], Any]) -> Any:
     """Spare typer the validator that it builds for each parameter, be it only to find that there is no value."""
     return lambda context, value: None if value is None else process(context, value)
+
+
+def _needed(parameter: Any) -> Callable[[Callable[[Any, Any], Any]], Callable[[Any, Any], Any]]:
+    """For a parameter that must be given: say of one that is not what would be right."""
+    name = parameter.opts[0] if parameter.param_type_name == "option" else parameter.metavar
+
+    def wrap(process: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+        def processed(context: Any, value: Any) -> Any:
+            if value is None and not context.resilient_parsing:
+                raise UserError(f"{name}: is missing. {parameter.help.rstrip('.')}")
+            return process(context, value)
+
+        return processed
+
+    return wrap
+
+
+def _astray(word: str, command: str, options: set[str]) -> str:
+    """What to say of an argument that has no place."""
+    from zerocalc import presets
+
+    of = next((flag for flag in FLAGS if flag.complete and flag.name in options and presets.is_preset(flag.complete, word)), None)
+    if of is None and "--model" in options and presets.is_path(word):
+        of = next(flag for flag in FLAGS if flag.path == "model")
+    where = f"give it as {of.name} {presets.label(word)}" if of else f"zerocalc {command} --help lists what {command} takes"
+    return f"{presets.label(word)}: stands without a flag; {where}"
 
 
 def _once(option: Any, process: Callable[[Any, Any], Any], value: Any, state: Any) -> None:
@@ -75,6 +109,16 @@ class Lazy(TyperGroup):
     def list_commands(self, ctx: Any) -> list[str]:
         """The commands' names, in the order in which they are explained."""
         return list(COMMANDS)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """The command that the first argument names. Raises `UserError` where it names none, with those that there are."""
+        if args and args[0] not in COMMANDS and not ctx.resilient_parsing and not args[0].startswith("-"):
+            from zerocalc.presets import nearest
+
+            raise UserError(
+                f"{shown(args[0])} is not a command{nearest(args[0], COMMANDS)}; the commands are {', '.join(COMMANDS)}; --help explains them"
+            )
+        return super().resolve_command(ctx, args)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """The command, or ``None`` for a name that is none."""
@@ -133,8 +177,9 @@ def _worded(error: Exception) -> str:
     """What to say of bad input; of a contradiction found beyond validation, with the field named by its flag. Any other error is a fault of ours."""
     if isinstance(error, UserError):
         return str(error)
+    from zerocalc.cli.blame import about
     from zerocalc.spec.base import FieldError
 
     if not isinstance(error, FieldError):
         raise error
-    return f"{FLAG_OF_PATH.get(error.path, error.path)}: {error}"
+    return about(error.path, str(error))

@@ -32,7 +32,7 @@ FOLLOWS_FROM = {"model.ffn": "model.hidden", "model.head_dim": "model.hidden", "
 class Written:
     """What was written: flags by the field they set, a job file, the presets' names in it, and all that came of it.
 
-    ``keys``: the keys of a tool's configuration, ``config_file``, by the field they set; ``notes``: what is to be said of that file.
+    ``keys``: the keys of a tool's configuration, ``config_file``, by the field they set; ``notes``: what is to be said of fields that nobody wrote.
     """
 
     given: Mapping[str, Any]
@@ -56,7 +56,7 @@ class Written:
             where, file = self._place(source)
             return f"{where}: the {path.rpartition('.')[2]} that follows from it: {text}{file}"
         where, file = self._place(path)
-        return f"{where}: {text}{file}"
+        return f"{where}: {in_flags(text) if where in FLAG_NAMES else text}{file}"
 
     def _place(self, path: str) -> tuple[str, str]:
         """What the user wrote, a flag where one was given (or nothing else could have been), else a field; and a clause on its file."""
@@ -84,6 +84,39 @@ class Written:
         for part in path.split("."):
             found = found.get(part) if isinstance(found, dict) else None
         return found
+
+
+FLAG_NAMES = frozenset(FLAG_OF_PATH.values())
+FIELDS = {path.rpartition(".")[2]: flag for path, flag in FLAG_OF_PATH.items()}
+UNMISTAKABLE = "|".join(field for field in FIELDS if "_" in field)
+"""Names of fields that are no words of a sentence."""
+PHRASES = (
+    (r"\bsay what is trained\b.*", "say what is trained: --params 7B, or --model llama-3-8b, or --layers, --hidden and --heads"),
+    (r"\b(?:model|cluster|parallel|training|zero)(?:\.\w+)+", lambda found: FLAG_OF_PATH.get(found[0], found[0])),
+    (r"\bwhich has ([a-z_, ]+)$", lambda found: f"which has {', '.join(FIELDS.get(name, name) for name in found[1].split(', '))}"),
+    (rf"(?<![\w.'-])(?:{UNMISTAKABLE})(?![\w'])", lambda found: FIELDS[found[0]]),
+    (r"\brecompute (?=full|selective|operators|none)", "--recompute "),
+    (r"\b(tp|pp|cp) (?=above )", r"--\1 "),
+)
+"""How errors speak of fields, and what flags are to be named in their place."""
+
+
+def in_flags(text: str) -> str:
+    """An error about what was written as a flag, with the flags for the fields that it names.
+
+    >>> in_flags("moves partitioned activations to the host: it needs partition_activations too")
+    'moves partitioned activations to the host: it needs --partition-activations too'
+    """
+    import re
+
+    for pattern, flags in PHRASES:
+        text = re.sub(pattern, flags, text)
+    return text
+
+
+def about(path: str, text: str) -> str:
+    """An error about a field of a job that only flags describe."""
+    return f"{FLAG_OF_PATH[path]}: {in_flags(text)}" if path in FLAG_OF_PATH else f"{path}: {text}"
 
 
 def _within(path: str, target: str) -> bool:

@@ -8,8 +8,9 @@ from typing import Annotated, Any
 import typer
 
 from zerocalc.cli import Sections, new_app
+from zerocalc.cli.blame import about
 from zerocalc.cli.errors import UserError
-from zerocalc.cli.flags import FLAG_OF_PATH, AsJson, JobFile, job_flags
+from zerocalc.cli.flags import AsJson, JobFile, job_flags
 from zerocalc.cli.jobs import plan_and_notes
 from zerocalc.cli.streams import print_json, tell
 from zerocalc.interop.targets import FORMS, defaults
@@ -41,7 +42,7 @@ def export(*, given: dict[str, Any], to: To, job_file: JobFile = None, as_json: 
     try:
         written = write(to, answer.job, chosen.stage)
     except FieldError as error:
-        raise UserError(f"{FLAG_OF_PATH.get(error.path, error.path)}: {error}") from None
+        raise UserError(about(error.path, str(error))) from None
     if as_json:
         print_json(
             {

@@ -182,7 +182,7 @@ JobFile = Annotated[
 ConfigFile = Annotated[
     Optional[str],  # noqa: UP045
     typer.Option(
-        "--config", metavar="FILE", help="A configuration of DeepSpeed, accelerate or torchtitan: under the flags, over --job.",
+        "--config", metavar="FILE|-", help="A configuration of DeepSpeed, accelerate or torchtitan: under the flags, over --job.",
         rich_help_panel="Input and output",
     ),
 ]  # fmt: skip

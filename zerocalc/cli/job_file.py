@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 from zerocalc import presets
@@ -12,7 +11,7 @@ from zerocalc.results import SCHEMA_VERSION
 from zerocalc.spec.base import Spec
 from zerocalc.spec.job import Job
 
-STANDARD_INPUT = "standard input"
+STANDARD_INPUT = presets.STANDARD_INPUT
 
 
 def read(source: str) -> tuple[dict[str, Any], str]:
@@ -20,9 +19,7 @@ def read(source: str) -> tuple[dict[str, Any], str]:
     try:
         if source == "-":
             name = STANDARD_INPUT
-            if sys.stdin is None:
-                raise PresetError(f"{name} is closed")
-            table = presets.parse(presets.decode(sys.stdin.buffer.read(presets.LARGEST_FILE + 1), name), "", name)
+            table = presets.parse(presets.read_standard_input(), "", name)
         elif not source.strip():
             raise PresetError(f"{source!r} is no file; give a path, or - for standard input")
         else:
@@ -59,6 +56,12 @@ def _job_in(table: dict[str, Any], name: str) -> dict[str, Any]:
 def _other(table: dict[str, Any]) -> str:
     """What a table is that is no job, and what would be right; nothing where it is one, or is empty."""
     fields = list(Job.model_fields)
+    if table.keys() - set(fields):
+        from zerocalc.interop.config_file import described
+
+        configuration = described(table)
+        if configuration:
+            return configuration
     if not table or {"model", "cluster"} & table.keys():
         return ""
     known = _known(table)

@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import re
+from pathlib import Path
 from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
 from zerocalc import presets
-from zerocalc.cli.blame import NAMED, Written
+from zerocalc.cli.blame import NAMED, Written, about
 from zerocalc.cli.errors import UserError
 from zerocalc.cli.flags import CONFIG, COUNT_WITH, COUNTERS, FLAG_OF_PATH
 from zerocalc.cli.layers import call_by_change, make_way
 from zerocalc.presets import PresetError
 from zerocalc.results import Plan
 from zerocalc.spec.base import FieldError, Spec, explain
-from zerocalc.spec.job import Job
+from zerocalc.spec.job import DEFAULT_FRAMEWORK, Job
 from zerocalc.spec.model import Model
 
 S = TypeVar("S", bound=Spec)
 QUANTISED = "model.quantised"
+STANDARD_INPUT = "-"
+"""What stands for standard input in the place of a file."""
 
 
 def make_plan(given: dict[str, Any], job_file: str | None) -> Plan:
@@ -39,7 +42,7 @@ def plan_and_notes(given: dict[str, Any], job_file: str | None, usual: dict[str,
         answer = plan(_job(written, job_file, usual or {}))
     except FieldError as error:  # a contradiction that only counting shows
         raise UserError(written.line(error.path, str(error))) from None
-    return (replace(answer, notes=(*answer.notes, *written.notes)) if written.notes else answer), tuple(written.notes)
+    return answer, (*answer.job.config_notes, *written.notes)
 
 
 def _job(written: Written, job_file: str | None, usual: dict[str, str]) -> Job:
@@ -51,17 +54,14 @@ def _job(written: Written, job_file: str | None, usual: dict[str, str]) -> Job:
     named = {path: _named(NAMED[path], value, FLAG_OF_PATH[path], counter=counter) for path, value in given.items() if path in NAMED}
     if config is not None:
         given, named = _over_config(written, config, given, named, data)
+    if _unnamed(data.get("framework"), usual) and "framework" not in given:
+        given, named = _as_run(written, usual, given, named, data)
     make_way(data, given, named)
     # A name replaces its subtree, the widest first, then single flags override fields.
     by_depth = sorted(named.items(), key=lambda item: item[0].count("."))
     for path, value in (*by_depth, *(item for item in given.items() if item[0] not in NAMED)):
         _put(data, path, value, written)
     call_by_change(data, given)
-    if usual and data.get("framework") is None:
-        written.notes.append(f"counted with {' '.join(f'{FLAG_OF_PATH[path]} {value}' for path, value in usual.items() if path not in given)}")
-        for path, value in usual.items():
-            if path not in given:
-                _put(data, path, value, written)
     written.data = data
     try:
         job = Job.model_validate(data)
@@ -73,20 +73,49 @@ def _job(written: Written, job_file: str | None, usual: dict[str, str]) -> Job:
     return job
 
 
+def _unnamed(framework: Any, usual: dict[str, str]) -> bool:
+    """Whether a job says nothing of a tool's framework: it has none, or the one that stands where none was named, which no tool runs."""
+    return bool(usual) and (framework is None or (isinstance(framework, dict) and framework.get("name") == DEFAULT_FRAMEWORK))
+
+
+def _as_run(
+    written: Written, usual: dict[str, str], given: dict[str, Any], named: dict[str, Any], below: dict[str, Any]
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Flags, and the tables of those that are names, with what is usual for a tool where neither they nor the job below say otherwise."""
+    from zerocalc.interop.settings import Known
+
+    known = Known(given, below)
+    added = {path: value for path, value in usual.items() if path in NAMED or known.value(path) is None}
+    written.notes.append(f"counted with {' '.join(f'{FLAG_OF_PATH[path]} {value}' for path, value in added.items())}")
+    tables = {path: _named(NAMED[path], value, FLAG_OF_PATH[path]) for path, value in added.items() if path in NAMED}
+    return {**added, **given}, {**tables, **named}
+
+
 def _over_config(
     written: Written, config: str, given: dict[str, Any], named: dict[str, Any], below: dict[str, Any]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Flags, and the tables of those that are names, over what a tool's configuration says."""
+    from zerocalc.cli import job_file
     from zerocalc.interop import config_file
 
-    written.config_file = presets.label(config)
+    written.config_file = job_file.STANDARD_INPUT if config == STANDARD_INPUT else presets.label(config)
+    if config == STANDARD_INPUT and written.job_file == job_file.STANDARD_INPUT:
+        raise UserError("--config: - is standard input, which --job reads already")
     try:
         settings = config_file.read(config, {**given, **named}, below)
     except PresetError as error:
         raise UserError(f"--config: {error}") from None
+    except OSError as error:
+        raise UserError(f"--config: {written.config_file}: {error.strerror or error}") from None
     except FieldError as error:
         raise UserError(f"{error.path}: {error} (in {written.config_file})") from None
-    written.keys, written.notes = settings.keys, [*settings.notes]
+    written.keys = settings.keys
+    runs, counted = settings.items.get("framework"), named.get("framework", {}).get("name")
+    if counted not in (None, runs):
+        settings.notes.append(f"{written.config_file} is for {runs}; --framework {counted} is what is counted")
+    if settings.notes:
+        before = below.get("config_notes") or ()
+        below["config_notes"] = [*(before if isinstance(before, (list, tuple)) else ()), *(note for note in settings.notes if note not in before)]
     tables = {path: _named(NAMED[path], v, settings.keys[path]) if isinstance(v, str) else v for path, v in settings.items.items() if path in NAMED}
     return {**settings.items, **given}, {**tables, **named}
 
@@ -113,7 +142,7 @@ def validated(
     except ValidationError as error:
         path, text = explain(error, spec)
         if path in given:
-            raise UserError(f"{FLAG_OF_PATH[path]}: {text}") from None
+            raise UserError(about(path, text)) from None
         field = path if kind == "papers" else path.removeprefix(part).lstrip(".")
         raise UserError(f"{where} {presets.label(name)}: {field + ': ' if field else ''}{text}") from None
 
@@ -127,12 +156,31 @@ def _named(kind: str, name: str, where: str, file: str = "", counter: str | None
         if kind == "models" and counter is not None:
             return _counted(name, counter, config)
         if config:
+            _check_local(name)
             from zerocalc.interop.huggingface import read_model
 
             return read_model(name)
-        return presets.load(kind, name)
+        table = presets.load(kind, name)
+        if kind == "models" and not table.keys() <= Model.model_fields.keys():
+            from zerocalc.interop.config_file import described
+
+            other = described(table)
+            if other:
+                raise PresetError(f"{presets.label(name)} {other}")
+        return table
     except PresetError as error:
         raise UserError(f"{where}: {error}{file}") from None
+
+
+REMOTE = re.compile(r"[a-z]+://.*|[\w.-]+/[\w.-]+(?<!\.json)", re.ASCII | re.IGNORECASE)
+"""An address, or a model's name on a hub: owner and name."""
+
+
+def _check_local(name: str) -> None:
+    """Raise `PresetError` for the name of a model somewhere else, be it one that is read here under another name."""
+    if REMOTE.fullmatch(name) and not Path(name).exists():
+        near = presets.nearest(name.rstrip("/").rpartition("/")[2], presets.names("models"))
+        raise PresetError(f"{presets.label(name)}: no such file, and nothing is downloaded; give a preset or the path of its config.json{near}")
 
 
 def _counted(name: str, counter: str, config: bool) -> Any:

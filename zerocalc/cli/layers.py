@@ -6,6 +6,7 @@ import re
 from typing import Any
 
 from zerocalc.cli.errors import UserError
+from zerocalc.presets import label
 from zerocalc.spec.job import DEFAULT_OF
 from zerocalc.spec.model import DEFAULT_KIND, DIMENSIONS, only_given
 
@@ -27,6 +28,8 @@ def make_way(data: dict[str, Any], given: dict[str, Any], named: dict[str, Any])
     _clear_defaults(data, given)
     layer = named if "model" in named else data
     model = layer.get("model")
+    if "model" in given and "model.params" in given and isinstance(model, dict) and model.get("params") is None:
+        raise UserError(f"--params: contradicts --model {label(given['model'])}, whose parameters are counted: give one of the two")
     if given and isinstance(model, dict):
         _clear_kind(model, given)
         layer["model"] = only_given(model)
@@ -58,9 +61,9 @@ def _clear_cluster(data: dict[str, Any], given: dict[str, Any], named: dict[str,
 
 def _clear_defaults(data: dict[str, Any], given: dict[str, Any]) -> None:
     """Another framework brings its own recipe and implementation, and that one its loss, where the job has those that were brought before."""
-    changed = set(given)
+    changed, before = set(given), dict(data)
     for part, owner in DEFAULT_OF:
-        brings, brought = data.get(owner), data.get(part)
+        brings, brought = before.get(owner), data.get(part)
         if owner in changed and isinstance(brings, dict) and isinstance(brought, dict) and brought.get("name") == brings.get(part):
             del data[part]
             changed.add(part)

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Optional
 import typer
 
 from zerocalc.cli import Sections, new_app
+from zerocalc.cli.blame import about
 from zerocalc.cli.errors import UserError
 from zerocalc.cli.flags import FLAG_OF_PATH, FLAGS, AsJson, CountWith, option
 from zerocalc.cli.jobs import make_model
@@ -20,7 +21,7 @@ QUANTISE, RANK, TARGETS = (next(flag for flag in FLAGS if flag.path == path) for
 
 @app.command(cls=Sections)
 def params(
-    model: Annotated[str, typer.Argument(metavar="CONFIG|PRESET", help="A preset, a TOML file, or a config.json.")],
+    model: Annotated[str, typer.Argument(metavar="CONFIG|PRESET", help="A preset (llama-3-8b), a TOML file, or a config.json.")],
     *,
     quantise: Annotated[Optional[str], option(QUANTISE)] = None,  # noqa: UP045 - typer reads Optional
     lora_rank: Annotated[Optional[str], option(RANK)] = None,  # noqa: UP045
@@ -36,8 +37,8 @@ def params(
     try:
         counts = count_parameters(described)
     except ValueError as error:
-        blamed = FLAG_OF_PATH.get(getattr(error, "path", ""), f"CONFIG|PRESET {label(model)}")
-        raise UserError(f"{blamed}: {error}") from None
+        path = getattr(error, "path", "")
+        raise UserError(about(path, str(error)) if path in FLAG_OF_PATH else f"CONFIG|PRESET {label(model)}: {error}") from None
     if as_json:
         print_json(counts)
     else:

@@ -230,7 +230,7 @@ def write(job: Job, stage: int) -> Exported:
     """A job at one stage as accelerate's YAML, and what it does not hold. Raises `FieldError` for what accelerate cannot do."""
     gpus, per_node = job.cluster.gpus, job.cluster.gpus_per_node
     table: dict[str, Any] = {"compute_environment": "LOCAL_MACHINE", "num_processes": gpus}
-    said = ["model", "training.seq", "training.attention", "training.micro_batch", "parallel.pp", "parallel.interleave"]
+    held: set[str] = set()
     remarks: list[str] = []
     if gpus <= per_node or gpus % per_node == 0:
         table["num_machines"] = max(1, gpus // per_node)
@@ -238,14 +238,12 @@ def write(job: Job, stage: int) -> Exported:
         remarks.append(f"{gpus} processes are no whole number of machines of {per_node}: num_machines is for you to say")
     if job.framework.name == deepspeed_keys.FRAMEWORK:
         table |= _as_deepspeed(job, stage, remarks)
-        said.append("training.recompute")
+        held |= deepspeed.HELD - {"training.micro_batch"} | {f"zero.{field}" for field in deepspeed_keys.options()}
     elif job.framework.name == DDP:
         table |= {"distributed_type": "MULTI_GPU", "mixed_precision": _precision(job, UNDER_AUTOCAST)}
-        said += ["training.accumulation", "training.recompute"]
     else:
-        table |= _as_fsdp(job, stage, said)
-        said.append("training.accumulation")
-    return Exported(_yaml(table), (*remarks_on(job, said), *remarks))
+        table |= _as_fsdp(job, stage, held)
+    return Exported(_yaml(table), (*remarks_on(job, held), *remarks))
 
 
 def _precision(job: Job, recipes: dict[tuple[str, str], str]) -> str:
@@ -256,7 +254,7 @@ def _precision(job: Job, recipes: dict[tuple[str, str], str]) -> str:
     return "no" if found[1] == "fp32" else found[1]
 
 
-def _as_fsdp(job: Job, stage: int, said: list[str]) -> dict[str, Any]:
+def _as_fsdp(job: Job, stage: int, held: set[str]) -> dict[str, Any]:
     t, p = job.training, job.parallel
     part: dict[str, Any] = {"fsdp_version": 1 if job.framework.name == FSDP1 else 2, "fsdp_auto_wrap_policy": "TRANSFORMER_BASED_WRAP"}
     out: dict[str, Any] = {"distributed_type": "FSDP", "mixed_precision": _precision(job, WITH_FP32_WEIGHTS), "fsdp_config": part}
@@ -277,8 +275,8 @@ def _as_fsdp(job: Job, stage: int, said: list[str]) -> dict[str, Any]:
         raise FieldError("parallel.sequence_parallel", "accelerate's tensor parallelism does not split sequences")
     if t.recompute == "full" and t.recompute_every == 1:
         part["fsdp_activation_checkpointing"] = True
-    elif t.recompute != "none":
-        said.append("training.recompute")
+        held.add("training.recompute")
+    held |= {"parallel.tp", "parallel.cp", "zero.reduce_dtype", "zero.shard_group"}
     return out
 
 

@@ -24,7 +24,7 @@ from zerocalc.spec.base import explain
 from zerocalc.spec.model import Model
 from zerocalc.spec.stack import MOST_EXPERTS, ComponentName, Group, ModuleSpec, Stack
 
-EXTRA = "pip install 'zerocalc[transformers]'"
+EXTRA = "pip install '.[transformers]' in zerocalc's checkout"
 OWN_CODE = ("auto_map", "quantization_config", "_name_or_path", "transformers_version")
 """Keys that a class is built without: code of the config's own, and what says nothing of the class's tensors."""
 _LONGEST_TITLE = 200

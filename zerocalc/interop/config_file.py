@@ -20,21 +20,29 @@ def read(path: str, given: Mapping[str, Any], below: Mapping[str, Any]) -> Setti
     Raises `PresetError` for a file that is none of these, and `FieldError`, with the key for a path, for what cannot be taken over.
     """
     table = read_any(path)
-    settings = Settings()
-    for tool, name in READERS.items():
-        module = import_module(f"zerocalc.interop.{tool}")
-        if module.MARKS & table.keys() and not _is_job(table):
-            known = Known(given, below)
-            if tool == "accelerate":
-                module.read(table, known, settings, path)
-            else:
-                module.read(table, known, settings)
-            settings.notes = settings.remarks(name)
-            return settings
-    raise PresetError(f"{presets.label(path)} {_other(table)}")
+    tool = tool_of(table)
+    if tool is None:
+        raise PresetError(f"{presets.STANDARD_INPUT if path == '-' else presets.label(path)} {_other(table)}")
+    settings, module = Settings(), import_module(f"zerocalc.interop.{tool}")
+    module.read(table, Known(given, below), settings, *([path] if tool == "accelerate" else []))
+    settings.notes = settings.remarks(READERS[tool])
+    return settings
 
 
-def _is_job(table: dict[str, Any]) -> bool:
+def tool_of(table: Mapping[str, Any]) -> str | None:
+    """The tool whose configuration a table is, ``None`` where it is none that is read."""
+    if _is_job(table):
+        return None
+    return next((tool for tool in READERS if import_module(f"zerocalc.interop.{tool}").MARKS & table.keys()), None)
+
+
+def described(table: Mapping[str, Any]) -> str:
+    """What to say of a configuration that another flag than ``--config`` names; nothing of any other table."""
+    tool = tool_of(table)
+    return f"is a configuration of {READERS[tool]}; --config reads it" if tool else ""
+
+
+def _is_job(table: Mapping[str, Any]) -> bool:
     return "schema_version" in table or "cluster" in table
 
 
@@ -47,18 +55,27 @@ def _other(table: dict[str, Any]) -> str:
 
 
 def read_any(path: str) -> dict[str, Any]:
-    """The table in a JSON, TOML or YAML file: what its name ends with says which, else its content. Raises `PresetError`."""
+    """The table in a JSON, TOML or YAML file, or on standard input (``-``): what its name ends with says which, else its content.
+
+    Raises `PresetError`.
+    """
     if not path.strip():
         raise PresetError(f"{path!r} is no file; give a path")
-    text, lower = presets.read_text(path), path.lower()
+    if path == "-":
+        return _read_any_text(presets.read_standard_input(), path, presets.STANDARD_INPUT)
+    return _read_any_text(presets.read_text(path), path, presets.label(path))
+
+
+def _read_any_text(text: str, path: str, name: str) -> dict[str, Any]:
+    lower = path.lower()
     if lower.endswith((".yaml", ".yml")):
-        return parse_yaml(text, presets.label(path))
+        return parse_yaml(text, name)
     if lower.endswith((".toml", ".json")) or text.lstrip().startswith("{"):
-        return presets.parse(text, path)
+        return presets.parse(text, path, name)
     try:
-        return presets.parse_toml(text, presets.label(path))
+        return presets.parse_toml(text, name)
     except PresetError:
-        return parse_yaml(text, presets.label(path))
+        return parse_yaml(text, name)
 
 
 def parse_yaml(text: str, name: str) -> dict[str, Any]:

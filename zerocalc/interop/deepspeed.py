@@ -33,6 +33,10 @@ from zerocalc.spec.zero import Zero
 from zerocalc.units import shown
 
 __all__ = ["MARKS", "read", "write"]
+HELD = frozenset({
+    "training.micro_batch", "training.accumulation", "parallel.tp", "parallel.cp", "zero.partition_activations", "zero.cpu_checkpointing",
+})  # fmt: skip
+"""Fields that a configuration holds, beside the framework's own options."""
 
 
 def read(table: dict[str, Any], known: Known, settings: Settings, mixed_precision: str | None = None) -> None:
@@ -266,8 +270,7 @@ def write(job: Job, stage: int) -> Exported:
         table["sequence_parallel_size"] = job.parallel.cp
     if job.zero.partition_activations:
         table["activation_checkpointing"] = {"partition_activations": True, "cpu_checkpointing": job.zero.cpu_checkpointing}
-    said = ["model", "training.seq", "training.attention", "parallel.pp", "parallel.interleave", "training.recompute"]
-    return Exported(_json(table), (*remarks_on(job, said), *_idle(job, stage)))
+    return Exported(_json(table), (*remarks_on(job, HELD | {f"zero.{field}" for field in options()}), *_idle(job, stage)))
 
 
 def _json(table: dict[str, Any]) -> str:

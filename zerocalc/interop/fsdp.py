@@ -42,10 +42,13 @@ def write(job: Job, stage: int) -> Exported:
         '    """Shard each layer and, around them, the root."""',
         *(f"    {line}" for line in body),
     ])  # fmt: skip
-    return Exported(text, (*remarks_on(job, SAID), *_beside(job)))
+    return Exported(text, (*remarks_on(job, HELD), *_beside(job)))
 
 
-SAID = (*("model", "training.seq", "training.micro_batch", "training.accumulation", "training.attention", "parallel.pp", "parallel.interleave"),)
+HELD = frozenset({
+    "training.recompute", "training.recompute_every", "parallel.tp", "parallel.cp", "zero.reduce_dtype", "zero.shard_group", "zero.defer_grad_sync",
+})  # fmt: skip
+"""Fields that the function holds, or that `_beside` speaks of."""
 CHECKPOINT_IMPORT = "from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper"
 
 
@@ -93,7 +96,8 @@ def _beside(job: Job) -> list[str]:
     if job.parallel.cp > 1:
         said.append(f"context parallelism ({job.parallel.cp}) is the script's; its ranks share the shards")
     if job.training.recompute in ("selective", "operators"):
-        said.append(f"recomputation is the script's to switch on: {job.training.recompute}")
+        every = f", one layer in {job.training.recompute_every}" if job.training.recompute_every > 1 else ""
+        said.append(f"recomputation is the script's to switch on: {job.training.recompute}{every}")
     if job.zero.defer_grad_sync:
         said.append("model.set_requires_gradient_sync(False) before all micro-batches but the last of a step")
     return said

@@ -38,6 +38,8 @@ DTYPES = {
     **dict.fromkeys(("float8_e4m3fn", "float8_e5m2"), "fp8"),
 }
 """PyTorch's names of what weights are kept in."""
+CLOSE = 0.7
+"""How alike the names of families must be to be told as near: they are short, and there are many."""
 WAYS_OUT = "give --params for the states alone, or --count-with transformers"
 BOOLEANS = frozenset({"tied_embeddings", "qkv_bias", "out_bias", "mlp_bias", "qk_norm"})
 ACTIVATIONS = frozenset({"hidden_act", "hidden_activation", "activation_function"})
@@ -70,6 +72,12 @@ def read_model(name: str) -> dict[str, Any]:
     ours = bool(table) and table.keys() <= Model.model_fields.keys()
     if ours and isinstance(table.get("quantised"), str):
         table["quantised"] = presets.beside(name, "quantisations", table["quantised"])
+    if not ours and "model_type" not in table:
+        from zerocalc.interop.config_file import described
+
+        other = described(table)
+        if other:
+            raise PresetError(f"{label(name)} {other}")
     if ours or not (name.lower().endswith(".json") or text.lstrip().startswith("{")):
         return table
     if {"job", "cluster", "candidates"} & table.keys():
@@ -210,10 +218,10 @@ class _Reader:
             missing = sorted({what for key, value in self.config.items() if value and (what := _suspicion(key))})
             why = f" ({', '.join(missing)} not counted)" if missing else ""
             known = [*BY_MODEL_TYPE, *model_types()]
-            near = nearest(wanted, known)
-            raise PresetError(
-                f"{self.name}: model_type {shown(wanted)} is not known yet{why}{near}; {len(known)} are (zerocalc presets families); {WAYS_OUT}"
-            )
+            near = nearest(wanted, known, CLOSE)
+            listed = ", ".join(name for name in BY_MODEL_TYPE if name not in presets.names("families"))
+            known_are = f"known are {listed} and those of zerocalc presets families"
+            raise PresetError(f"{self.name}: model_type {shown(wanted)} is not known yet{why}{near}; {known_are}; {WAYS_OUT}")
         return BY_MODEL_TYPE[wanted]
 
     def check_architecture(self, model_type: str, architectures: tuple[str, ...]) -> None:

@@ -14,6 +14,14 @@ from zerocalc.spec.model import Model, dimensions
 FRAMEWORK = "megatron"
 VOCABULARY_MULTIPLE = 128
 """--make-vocab-size-divisible-by."""
+IMPLEMENTATIONS = {"megatron": "local", "megatron-te": "transformer_engine"}
+"""--transformer-impl by our name for the layers."""
+HELD = frozenset({
+    "training.seq", "training.micro_batch", "training.accumulation", "training.recompute", "training.recompute_every", "training.recompute_modules",
+    "training.attention", "parallel.tp", "parallel.pp", "parallel.cp", "parallel.interleave", "parallel.sequence_parallel", "zero.reduce_dtype",
+    "zero.overlap_comm", "zero.shard_group", "zero.partition_activations",
+})  # fmt: skip
+"""Fields that flags of Megatron-LM hold."""
 BACKENDS = {"flash": "flash", "eager": "unfused"}
 
 
@@ -37,15 +45,18 @@ def write(job: Job, stage: int) -> Exported:
     flags += [*_precision(job), *_recomputation(job), *_attention(job)]
     if stage == 1:
         flags.append(("use-distributed-optimizer", None))
+        if job.replicas > 1:
+            flags.append(("num-distributed-optimizer-instances", job.replicas))
     if job.overlaps(stage):
         flags.append(("overlap-grad-reduce", None))
     described = job.model.kind is not None
     flags += _model(job.model, t.seq) if described else []
-    said = remarks_on(job, [] if described else ["model"])
+    known = job.implementation.name in IMPLEMENTATIONS
+    said = remarks_on(job, HELD | ({"model"} if described else set()) | ({"implementation"} if known else set()))
     if described:
         said += (f"the vocabulary is padded to a multiple of {VOCABULARY_MULTIPLE * p.tp}: --make-vocab-size-divisible-by",)
-    if job.implementation.name == FRAMEWORK:
-        flags.append(("transformer-impl", "local"))
+    if known:
+        flags.append(("transformer-impl", IMPLEMENTATIONS[job.implementation.name]))
     return Exported("\n".join(f"--{name}" if value is None else f"--{name} {value}" for name, value in flags), said)
 
 

@@ -222,6 +222,13 @@ def _recipe(root: Section, known: Known, settings: Settings) -> None:
         settings.put("zero.reduce_dtype", sent, part.key("mixed_precision_reduce"))
 
 
+HELD = frozenset({
+    "training.seq", "training.micro_batch", "training.accumulation", "training.recompute", "training.recompute_every", "parallel.tp", "parallel.pp",
+    "parallel.cp", "parallel.interleave", "parallel.sequence_parallel", "zero.reduce_dtype", "zero.shard_group",
+})  # fmt: skip
+"""Fields that a configuration holds."""
+
+
 def write(job: Job, stage: int) -> Exported:
     """A job at one stage as torchtitan's TOML, and what it does not hold. Raises `FieldError` for what torchtitan cannot do."""
     p, t = job.parallel, job.training
@@ -250,8 +257,8 @@ def write(job: Job, stage: int) -> Exported:
         raise FieldError("training.seq", "is missing; torchtitan's configuration says how long sequences are")
     if job.shards % p.cp:
         raise FieldError("zero.shard_group", f"{job.shards} is not divisible by the context-parallel degree {p.cp}, whose ranks share shards")
-    said = ["training.attention"] if model else ["model", "training.attention"]
-    return Exported("\n\n".join(_toml(name, table) for name, table in tables.items() if table), remarks_on(job, said))
+    held = HELD | {"model"} if model else HELD
+    return Exported("\n\n".join(_toml(name, table) for name, table in tables.items() if table), remarks_on(job, held))
 
 
 def _title(preset: str) -> str:

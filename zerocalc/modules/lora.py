@@ -267,5 +267,8 @@ class _Choice:
         unmatched = tuple([target for target in self.lora.targets if target not in self.matched])
         if len(unmatched) == len(self.lora.targets):
             have = [*self.seen][:_MOST_SHOWN]
+            if self.lora.assumed:
+                ways = f"name layers with model.lora.targets: it has {', '.join(have)}"
+                raise FieldError("model.lora.rank", f"no linear layer of this model is called {' or '.join(unmatched)}, PEFT's defaults; {ways}")
             raise FieldError("model.lora.targets", f"no linear layer of this model is called {' or '.join(unmatched)}; it has {', '.join(have)}")
         return unmatched

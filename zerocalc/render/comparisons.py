@@ -17,7 +17,7 @@ NONE = "-"
 
 
 def show(plan: Plan, comparison: Comparison) -> None:
-    """Print the tool's figures, ours, and what makes the difference, by kind."""
+    """Print the tool's figures, ours, and what makes the difference, by kind; where the tool has none at all, only that."""
     unit, size = unit_of(plan)
     table = columns("", *(display_name(c.name) for c in comparison.candidates), first=f"{unit} per GPU")
 
@@ -34,7 +34,9 @@ def show(plan: Plan, comparison: Comparison) -> None:
     row("our peak", [c.peak_bytes for c in candidates], "bold")
     rows = [("source", comparison.source), *[("note", note) for note in comparison.notes]]
     rows += [(display_name(c.name), f"the tool: {c.formula.text} = {c.formula.substituted(c.inputs)}") for c in candidates if c.formula is not None]
-    emit("", table, "", labelled(rows))
+    if any(c.tool_bytes is not None for c in candidates):
+        emit("", table)
+    emit("", labelled(rows))
 
 
 def _sum(candidate: Compared, kinds: Collection[str | None]) -> int | None:

@@ -9,6 +9,7 @@ from typing import Any
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console, Group, RenderableType
+from rich.measure import Measurement
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Span, Text
@@ -23,6 +24,9 @@ SHORT_MOMENT: dict[Moment, str] = {
 
 WIDEST = 120
 """A table wider than this is hard to read across."""
+UNBOUNDED = 10_000
+BELOW_LABEL = 2
+"""How far cells are moved in where they stand below their row's label."""
 NARROWEST = 20
 """A figure and a word still stand side by side; a width below is no width that somebody reads in."""
 
@@ -61,13 +65,53 @@ def emit(*renderables: RenderableType) -> None:
     out = console()
     items = [plainly(item) for item in renderables]
     if out.is_terminal:
-        for item in items:
-            out.print(item)
+        _print(out, items)
         return
     with out.capture() as captured:
-        for item in items:
-            out.print(item)
+        _print(out, items)
     sys.stdout.write("".join(f"{line.rstrip()}\n" for line in captured.get().splitlines()))
+
+
+def _print(out: Console, items: list[Any]) -> None:
+    for item in items:
+        for part in _fitting(out, item):
+            out.print(part)
+
+
+def _fitting(out: Console, item: Any) -> list[Any]:
+    """An item as it is, or line by line where the terminal is too narrow for a table: broken, its figures would read as others."""
+    if isinstance(item, Group):
+        return [fitting for part in item.renderables for fitting in _fitting(out, part)]
+    if isinstance(item, Table) and _least(out, item) > out.width:
+        return _line_by_line(item)
+    return [item]
+
+
+def _line_by_line(table: Table) -> list[Any]:
+    """Each row's label, and below it each of its other cells behind its column's heading."""
+    columns: list[Any] = table.columns
+    first, *others = columns
+    lines: list[Any] = [Text.assemble(first.header, style=table.header_style)] if first.header else []
+    for row, label, *cells in zip(table.rows, first.cells, *(column.cells for column in others), strict=True):
+        if label or not any(cells):
+            lines.append(Text.assemble(label, style=row.style or first.style))
+        for column, cell in zip(others, cells, strict=True):
+            if cell:
+                named = Text.assemble(column.header, " " if column.header else "", cell, style=row.style or column.style)
+                lines.append(Padding(named, (0, 0, 0, BELOW_LABEL)))
+    return lines
+
+
+def _least(out: Console, table: Table) -> int:
+    """The width below which a table's figures, or words of its labels and notes, would be broken."""
+    options = out.options.update(width=UNBOUNDED)
+    spare = 0
+    for column in table.columns:
+        measured = [Measurement.get(out, options, cell) for cell in (column.header, *column.cells)]
+        indents = [len(cell.plain) - len(cell.plain.lstrip()) for cell in column.cells if isinstance(cell, Text)]
+        needs = max(size.minimum for size in measured) + max(indents, default=0)
+        spare += 0 if column.no_wrap else max(0, max(size.maximum for size in measured) - needs)
+    return Measurement.get(out, options, table).maximum - spare
 
 
 def plainly(item: Any) -> Any:
@@ -103,10 +147,9 @@ class Grid(Table):
 def columns(*headings: str, first: str = "") -> Table:
     """A table without lines: a first column of labels, then right-aligned figures."""
     table = Grid(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1), header_style="bold")
-    # Where a terminal is too narrow, figures go on in the next line: cut off they would read as others.
     table.add_column(first, justify="left", overflow="fold")
     for heading in headings:
-        table.add_column(heading, justify="right", overflow="fold")
+        table.add_column(heading, justify="right", no_wrap=True)
     return table
 
 

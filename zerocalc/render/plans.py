@@ -117,7 +117,8 @@ def header(job: Job, parameters: int) -> list[str]:
         lines.append(f"LoRA of rank {lora.rank} on {', '.join(lora.targets)}, adapters in {job.adapter_dtype}, base frozen in {base}")
     if t.seq and not job.model.is_bare:
         batch = f"sequences of {t.seq:,}, micro-batch {t.micro_batch:,}, accumulation {t.accumulation:,}"
-        lines.append(f"{batch}, recompute {_recomputed(t)}, {t.attention} attention{_layers(job)}")
+        kernel = f", {t.attention} attention" if job.model.has_attention else ""
+        lines.append(f"{batch}, recompute {_recomputed(t)}{kernel}{_layers(job)}")
     elif t.accumulation > 1:
         lines.append(f"accumulation {t.accumulation:,}")
     choices = _choices(job)

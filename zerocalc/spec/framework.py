@@ -98,13 +98,13 @@ class Framework(Spec):
 
     ``wraps``: whether what stands outside the layers is one unit (``root``) or embedding and head are one each (``ends``). ``adapters``: whether
     they are in their layers' units, or ``each`` matrix is one of its own. ``casts``: whether it casts all parameters to compute's dtype, adapters
-    too. ``options``: those of ZeRO's choices that mean something to it, all if none are named. ``ends_as_layers``: as how many layers the embedding
-    counts, and the head, when layers are dealt to pipeline stages; ``uneven_stages``: whether layers that do not divide are dealt at all, to the
-    first ones. ``vocab_multiple``: it pads the vocabulary to a multiple of this and tp.
-    ``experts_at``: the stages beside which routed experts can be dealt to ranks of their own; ``experts_divided``: whether those are then divided
-    as tensor parallelism divides the rest, unless told otherwise. ``context``: how context-parallel ranks come by each other's keys and values: from
-    neighbour to neighbour (``ring``), all at once (``all_gather``, gradients from neighbour to neighbour), or each takes some heads of all tokens
-    (``all_to_all``).
+    too. ``options``: those of ZeRO's choices that mean something to it, all if none are named. ``splits``: the ways in which it divides a layer among
+    GPUs, all if none are named; others are counted where they are asked for, and never suggested. ``ends_as_layers``: as how many layers the
+    embedding counts, and the head, when layers are dealt to pipeline stages; ``uneven_stages``: whether layers that do not divide are dealt at all,
+    to the first ones. ``vocab_multiple``: it pads the vocabulary to a multiple of this and tp. ``experts_at``: the stages beside which routed experts
+    can be dealt to ranks of their own; ``experts_divided``: whether those are then divided as tensor parallelism divides the rest, unless told
+    otherwise. ``context``: how context-parallel ranks come by each other's keys and values: from neighbour to neighbour (``ring``), all at once
+    (``all_gather``, gradients from neighbour to neighbour), or each takes some heads of all tokens (``all_to_all``).
     """
 
     name: Annotated[str, Field(min_length=1, max_length=60)]
@@ -123,6 +123,7 @@ class Framework(Spec):
     experts_at: tuple[Stage, ...] = ()
     experts_divided: StrictBool = True
     context: Literal["ring", "all_gather", "all_to_all"] = "ring"
+    splits: tuple[Literal["tp", "sequence_parallel"], ...] | None = None
     note: Annotated[str, Field(max_length=500)] | None = None
     stages: Annotated[tuple[FrameworkStage, ...], Field(min_length=1, max_length=4)]
 
@@ -132,6 +133,10 @@ class Framework(Spec):
         if numbers != sorted(set(numbers)):
             raise FieldError("framework.stages", "are not in rising order, each once")
         return self
+
+    def offers(self, way: str) -> bool:
+        """Whether it divides a layer in that way."""
+        return self.splits is None or way in self.splits
 
     def stage(self, number: int) -> FrameworkStage:
         """The behaviour at a stage; `FieldError` where the framework lacks it."""

@@ -16,6 +16,7 @@ from zerocalc.spec.zero import Zero
 from zerocalc.units import parse_whole
 
 DEFAULT_FRAMEWORK = "paper"
+LONGEST_NOTE, MOST_NOTES = 4000, 100
 OPTIONS = (
     *("grad_sync", "defer_grad_sync", "gather", "reduce_dtype", "buffers", "reduce_bucket_size", "allgather_bucket_size", "overlap_comm"),
     *("shard_group", "sub_group_size", "max_live_parameters", "max_reuse_distance", "prefetch_bucket_size", "persistence_threshold"),
@@ -41,6 +42,8 @@ class Job(Spec):
     training: Training = Field(default_factory=Training)
     parallel: Parallel = Field(default_factory=Parallel)
     zero: Zero = Field(default_factory=Zero)
+    config_notes: Annotated[tuple[Annotated[str, Field(max_length=LONGEST_NOTE)], ...], Field(max_length=MOST_NOTES)] = ()
+    """What the configuration that a job was read from says beside it, in words; kept with the job so that a saved one says it again."""
 
     @model_validator(mode="before")
     @classmethod
@@ -330,7 +333,7 @@ class Job(Spec):
 
     def _with_copies(self) -> str:
         able = [str(stage.stage) for stage in self.framework.stages if stage.copies_alike]
-        return f"; it does at {', '.join(able)}: name one with zero.stage (--stage)" if able else ""
+        return f"; it does at {', '.join(able)}: name one with zero.stage" if able else ""
 
     def _check_activations(self) -> None:
         z, t, p, m = self.zero, self.training, self.parallel, self.model
@@ -348,7 +351,8 @@ class Job(Spec):
                 raise FieldError("zero.partition_activations", "contradicts sequence_parallel, which splits the checkpoints already")
         if t.seq and t.attention != "eager" and self.implementation.softmax == "as_written" and m.stack is not None and m.stack.only_eager:
             raise FieldError(
-                "training.attention", f"{t.attention}: of the class of {m.family or 'this model'} only unfused attention (eager) is known"
+                "training.attention",
+                f"{t.attention}: of the class of {m.family or 'this model'} only unfused attention is known: --attention eager counts it",
             )
         if t.seq and m.longest and t.seq > m.longest:
             raise FieldError("training.seq", f"{t.seq} is more than the model's {m.longest} learned positions")

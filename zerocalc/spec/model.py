@@ -175,6 +175,18 @@ class Model(Spec):
         return self.positions if self.kind == "gpt2" else None
 
     @property
+    def module_types(self) -> frozenset[str]:
+        """The types of the modules in the layers; none for a bare number of parameters."""
+        if self.stack is None:
+            return frozenset() if self.is_bare else frozenset({"attention", "mlp"})
+        return frozenset(module.type for group in self.stack.groups for module in group.modules)
+
+    @property
+    def has_attention(self) -> bool:
+        """Whether any layer compares each token with all others; also where the layers are not known."""
+        return self.is_bare or bool(WITH_SCORES & self.module_types)
+
+    @property
     def layer_count(self) -> int | None:
         """Layers of the model, if it has any that are known."""
         return self.layers if self.stack is None else sum(group.count for group in self.stack.groups)
