@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from zerocalc.ledger import ACTIVATION_KINDS, MOMENTS, STATE_KINDS, Ledger, block, join
+from typing import Literal
+
+from zerocalc.ledger import ACTIVATION_KINDS, MOMENTS, STATE_KINDS, Ledger, Term, block, join
 from zerocalc.memory.activations import activations
 from zerocalc.memory.buffers import DEFRAGMENTED, buffers, fragmentation, gathered, runtime, workspaces
 from zerocalc.memory.states import states
@@ -21,6 +23,7 @@ LARGEST = 3
 """Terms that are named as what a peak consists of."""
 DEQUANTISED = block((), (), ("quantised weights cannot be trained: all is trained, as before quantisation",))
 HOST_FABRICS = frozenset({"pcie"})
+DRIVE_FABRICS = frozenset({"nvme"})
 
 
 def estimate(job: Job, stage: int | None = None) -> Estimate:
@@ -47,10 +50,15 @@ def estimate_with_assumptions(job: Job, stage: int | None = None, holds: Rank | 
         from zerocalc.traffic.framework import framework_traffic  # what runs as published does without
 
         across = framework_traffic(job, holds, behaviour)
-    schedule = merge((across, model_parallel(job, holds)))
-    memory = _memory(ledger)
+    groups = [across, model_parallel(job, holds)]
+    if behaviour.offload is not None and job.zero.offloads:
+        from zerocalc.traffic.offload import offload_traffic  # most jobs keep all on the GPU
+
+        groups.append(offload_traffic(job, holds, behaviour, across, ledger.terms))
+    schedule = merge(groups)
+    memory = _memory(job, ledger)
     took = _took(job, holds, ledger, schedule) if job.cluster.gpu is not None else None
-    answer = Estimate(behaviour.name, stage, memory, _communication(job, holds, schedule, stage), took, _fits(job, memory.gpu))
+    answer = Estimate(behaviour.name, stage, memory, _communication(job, holds, schedule, stage), took, _fits(job, memory))
     return answer, ledger.assumptions
 
 
@@ -67,17 +75,23 @@ def build_ledger(job: Job, holds: Rank, behaviour: FrameworkStage) -> Ledger:
     zero, recipe, accumulates = job.zero, job.trained_recipe, job.training.accumulation > 1
     stage = behaviour.sharded_as(overlapped=job.overlaps(behaviour.stage) and not accumulates)
     kept = activations(job, holds)
+    rows = states(
+        recipe, holds, stage, accumulates=accumulates, whole_gradients=accumulates and zero.defer_grad_sync,
+        owner_blocks=job.model.blocks if zero.gather == "broadcast" else None,
+        since=behaviour.gradients_from, until=behaviour.gradients_until, late=_reduced_last(holds, behaviour),
+        gradients=zero.chosen(None, behaviour.gradients_unless),
+    )  # fmt: skip
+    offload = behaviour.offload if zero.offloads else None
+    if offload is not None:
+        from zerocalc.memory.offload import relocated, rounding  # most jobs keep all on the GPU
+
+        rows = relocated(job, rows, stage, offload)
     parts = [
-        states(
-            recipe, holds, stage, accumulates=accumulates, whole_gradients=accumulates and zero.defer_grad_sync,
-            owner_blocks=job.model.blocks if zero.gather == "broadcast" else None,
-            since=behaviour.gradients_from, until=behaviour.gradients_until, late=_reduced_last(holds, behaviour),
-            gradients=zero.chosen(None, behaviour.gradients_unless),
-        ),
+        rows,
         kept,
         runtime(job.cluster.gpu),
         workspaces(job.cluster, job.implementation),
-    ]  # fmt: skip
+    ]
     if behaviour.published:
         parts[1:1] = [
             buffers(
@@ -89,7 +103,14 @@ def build_ledger(job: Job, holds: Rank, behaviour: FrameworkStage) -> Ledger:
                 gather_dtype=recipe.gather,
                 reduce_buffers=behaviour.reduce_buffers,
             ),
-            gathered(holds, stage, gather_dtype=job.gather_dtype, adapter_dtype=recipe.gather, units_in_flight=job.framework.units_in_flight),
+            gathered(
+                holds,
+                stage,
+                gather_dtype=job.gather_dtype,
+                adapter_dtype=recipe.gather,
+                units_in_flight=job.framework.units_in_flight,
+                brought=zero.offload_params != "none",
+            ),
         ]
     else:
         from zerocalc.memory.framework import held  # as above
@@ -97,6 +118,8 @@ def build_ledger(job: Job, holds: Rank, behaviour: FrameworkStage) -> Ledger:
         parts.append(held(job, holds, behaviour, kept))
     if job.model.quantised is not None and holds.stored is None:
         parts.append(DEQUANTISED)
+    if offload is not None:
+        parts.append(rounding(job, holds, behaviour, tuple(t for part in parts for t in part.terms)))
     fraction = zero.fragmentation_fraction
     parts.append(fragmentation(fraction, join(parts)) if fraction else DEFRAGMENTED)
     return join(parts)
@@ -108,11 +131,10 @@ def _reduced_last(holds: Rank, behaviour: FrameworkStage) -> int:
     return sum([holds.part(part) for part in parts]) if holds.trainable == holds.parameters else 0
 
 
-def _memory(ledger: Ledger) -> Memory:
+def _memory(job: Job, ledger: Ledger) -> Memory:
     peak, moment = ledger.peak_bytes, ledger.peak_moment
     elsewhere = [t for t in ledger.terms if t.tier != "gpu"]
     on_gpu = tuple([t for t in ledger.terms if t.tier == "gpu"]) if elsewhere else ledger.terms
-    host = tuple([t for t in elsewhere if t.tier == "cpu"])
     states_total = states_then = activations_then = lost = 0
     for entry in on_gpu:
         kind = entry.kind
@@ -137,7 +159,16 @@ def _memory(ledger: Ledger) -> Memory:
         unknown=ledger.unknown,
         terms=on_gpu,
     )
-    return Memory(gpu, HostMemory(sum(t.bytes for t in host), host) if host else None, None)
+    return Memory(gpu, _of_node(job, "cpu", elsewhere), _of_node(job, "nvme", elsewhere))
+
+
+def _of_node(job: Job, tier: Literal["cpu", "nvme"], elsewhere: list[Term]) -> HostMemory | None:
+    """What a node holds beside its GPUs on one tier."""
+    terms = tuple([t for t in elsewhere if t.tier == tier])
+    if not terms:
+        return None
+    least = sum([t.bytes for t in terms if t.kind != "fragmentation"])
+    return HostMemory(least, sum([t.bytes for t in terms]), job.cluster.capacity(tier), terms)
 
 
 def _communication(job: Job, holds: Rank, schedule: Schedule, stage: int) -> Communication:
@@ -149,15 +180,21 @@ def _communication(job: Job, holds: Rank, schedule: Schedule, stage: int) -> Com
         sent_bytes_per_gpu=schedule.sent(NETWORK_FABRICS),
         inter_node_bytes_per_gpu=sum([placed(job, entry).inter_node_bytes for entry in schedule.collectives]),
         host_bytes_per_gpu=schedule.sent(HOST_FABRICS),
+        nvme_bytes_per_gpu=schedule.sent(DRIVE_FABRICS),
         unknown=unknown_traffic(job, holds),
         collectives=schedule.collectives,
     )
 
 
-def _fits(job: Job, gpu: GpuMemory) -> bool | None:
-    usable = job.cluster.usable_bytes
+def _fits(job: Job, memory: Memory) -> bool | None:
+    usable, gpu = job.cluster.usable_bytes, memory.gpu
+    beside = [tier for tier in (memory.cpu, memory.nvme) if tier is not None and tier.capacity_bytes is not None]
+    if any(tier.lacking_bytes > 0 for tier in beside):
+        return False
     if usable is None:
         return None
     if gpu.states_bytes > usable or gpu.reserved_bytes > usable:
         return False  # what is unknown can only add to it
-    return None if gpu.unknown else True
+    if gpu.unknown or any(tier.high_bytes_per_node > (tier.capacity_bytes or 0) for tier in beside):
+        return None
+    return True

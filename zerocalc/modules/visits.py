@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from zerocalc.formulas.buffers import touched
+from zerocalc.formulas.formula import ceil_div
 from zerocalc.formulas.windows import Gathers, Layers, Node, Stack, Windows, gathers
 from zerocalc.modules.base import Module
 from zerocalc.modules.layers import Architecture, on_rank
@@ -22,6 +24,15 @@ REPEATING = frozenset({"full", "operators"})
 def listed_whole(job: Job, rank: Rank) -> bool:
     """Whether a rank has the whole list of tensors, and trains them all: no bare number, no adapters, no stage of a pipeline."""
     return rank.arch is not None and rank.trainable == rank.parameters and job.parallel.pp == 1
+
+
+def touched_elements(job: Job, rank: Rank) -> list[int]:
+    """For each rank, the elements of all tensors with a part in its share; its share alone where tensors are not known."""
+    share = ceil_div(rank.shardable("trainable"), rank.shards)
+    if rank.arch is None or not listed_whole(job, rank):
+        return [share] * rank.shards
+    sizes, listed = tensors(job, rank.arch)
+    return [amount for amount, _ in touched([sizes[number] for number in listed], rank.shards, share)]
 
 
 def windowed(job: Job, rank: Rank) -> Gathers | None:

@@ -5,15 +5,27 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, StrictBool, model_validator
 
 from zerocalc.spec.base import LONGEST_PATH, FieldError, Spec
+from zerocalc.spec.zero import Window
 from zerocalc.units import Whole, shown
 
 Stage = Annotated[int, Field(ge=0, le=3, strict=True)]
 Moment = Literal["load", "forward", "loss", "backward_start", "backward_end", "step"]
-Part = Literal["all", "trainable", "persistent", "partitioned", "root", "embedding", "layer", "head", "tensor", "edges"]
+Part = Literal["all", "trainable", "persistent", "partitioned", "root", "embedding", "layer", "head", "tensor", "edges", "touched"]
 """Parts of the parameters; ``tensor``: the largest one; ``edges``: what tensors with a part in a rank's share have beyond it, and the one whose
-gradient is being made."""
+gradient is being made; ``touched``: tensors with a part in the share of some rank of a node, whole, once for each rank."""
+Pinned = Literal["whole", "unit", "tensor"]
+"""Allocations of page-locked memory: one, one a unit, one a tensor."""
 Limit = Literal["reduce_bucket_size", "sub_group_size", "max_live_parameters", "max_reuse_distance"]
-Choice = Literal["secondary_group", "reduce_to_owner", "grad_accum_dtype", "contiguous_gradients", "quantised_weights", "quantised_gradients"]
+Choice = Literal[
+    "secondary_group",
+    "reduce_to_owner",
+    "grad_accum_dtype",
+    "contiguous_gradients",
+    "quantised_weights",
+    "quantised_gradients",
+    "offload_optimizer",
+    "offload_params",
+]
 """Options of ZeRO's by which rows are there or not."""
 TrafficDtype = Literal["gather", "reduce", "compute", "weights", "fp32", "int8"]
 """Words for what a recipe says, or a dtype."""
@@ -59,7 +71,10 @@ class Holding(Spec):
     (at the end of backward: in its last module). ``accumulated``: from forward on where gradients outlive a micro-batch.
     ``only``: where they do, or where reduction overlaps backward and they do not, or where the recipe keeps gradients in 16 bits.
     ``if_overlapped``: so many times as much where communication overlaps with computing. ``over``: a rank's share is of the ``shards``, or of the
-    ``secondary`` group that holds another copy. ``when`` and ``unless``: only where an option is set, or is not.
+    ``secondary`` group that holds another copy. ``when`` and ``unless``: only where an option is set, or is not; ``device``: only where it is set to
+    that. ``beside``: in whose memory it lies: the GPU's, the host's, or that of the optimizer or the parameters, wherever these are. ``pinned``: on
+    the host, in page-locked allocations: one, one a tensor, or one a unit; ``pieces``: one for each so many elements. ``elements``: so many,
+    whatever the part has.
     """
 
     name: Annotated[str, Field(min_length=1, max_length=60)]
@@ -80,6 +95,57 @@ class Holding(Spec):
     over: Literal["shards", "secondary"] = "shards"
     when: Choice | None = None
     unless: tuple[Choice, ...] = ()
+    device: Literal["cpu", "nvme"] | None = None
+    beside: Literal["gpu", "host", "optimizer", "params"] = "gpu"
+    pinned: Pinned | None = None
+    pieces: Limit | None = None
+    elements: Whole | None = None
+
+
+class Transfer(Spec):
+    """One kind of copy between a GPU and its host, ``down`` to the host or ``up`` to the GPU.
+
+    ``of``: a rank's ``share`` of what is trained, its part of each unit of weights that is gathered (``gathers``), or whole tensors with a part in
+    its share (``touched``). ``per``: a step, a ``reduction`` (which the stage's ``sync`` says), a micro-batch, or each ``later`` one than the first.
+    ``only``: where gradients outlive a micro-batch. ``when`` and ``unless``: only where an option is set, or is not.
+    """
+
+    moment: Literal["forward", "backward", "step"]
+    what: Literal["weights", "gradients"]
+    way: Literal["down", "up"]
+    of: Literal["share", "gathers", "touched"] = "share"
+    dtype: TrafficDtype
+    per: Literal["micro_batch", "later", "step", "reduction"] = "step"
+    only: Literal["accumulated"] | None = None
+    overlapped: StrictBool = False
+    when: Choice | None = None
+    unless: tuple[Choice, ...] = ()
+
+
+class Offload(Spec):
+    """What a stage can keep elsewhere than on the GPU, and how.
+
+    ``optimizer``, ``params``: the devices that each may go to; ``together``: one only with the other, to the same. Gradients that are sharded go
+    with the optimizer, ``moved`` as they are or ``replaced`` by rows of the stage's own. ``pinned``: which rows of a recipe are page-locked on the
+    host, ``pinned_by`` one allocation each, a unit or a tensor; ``factor``: what buffers take on the host at most, where allocations are not known.
+    ``params_in_cpu``: elements of a rank's share that stay in the host's memory when parameters go to drives.
+    """
+
+    optimizer: tuple[Literal["cpu", "nvme"], ...] = ()
+    params: tuple[Literal["cpu", "nvme"], ...] = ()
+    together: StrictBool = False
+    gradients: Literal["moved", "replaced"] = "moved"
+    pinned: tuple[Literal["weights", "gradients", "master"], ...] = ()
+    pinned_by: Pinned = "whole"
+    factor: Annotated[float, Field(ge=1, le=2)] = 1.0
+    params_in_cpu: Window = 0
+    transfers: tuple[Transfer, ...] = ()
+
+    def takes(self, optimizer: str, params: str) -> bool:
+        """Whether the optimizer and the parameters can lie there; ``none`` is the GPU."""
+        if self.together and optimizer != params:
+            return False
+        return (optimizer == "none" or optimizer in self.optimizer) and (params == "none" or params in self.params)
 
 
 class FrameworkStage(Spec):
@@ -106,6 +172,7 @@ class FrameworkStage(Spec):
     gradients_until: Literal["backward_end", "step"] = "step"
     moves: tuple[Move, ...] = ()
     holds: tuple[Holding, ...] = ()
+    offload: Offload | None = None
 
     @property
     def published(self) -> bool:

@@ -11,6 +11,7 @@ from zerocalc.spec.recipe import DTYPE_BYTES
 
 BOUNDARY: tuple[tuple[Phase, str], ...] = (("forward", "activations to the next stage"), ("backward", "gradients to the stage before"))
 PARTITIONED_SOURCE = "[ZeRO] §8"
+OFFLOADED_SOURCE = "[Inf] §5.2.3"
 TENSOR_PARALLEL_SOURCE = "[ZeRO] §8; [SP] §4.2.2"
 SYNCS_PER_PASS = 2
 """[ZeRO] §8: one all-reduce after attention and one after the MLP in forward, the same in backward, and in a recomputed forward."""
@@ -21,23 +22,23 @@ def model_parallel(job: Job, rank: Rank) -> list[Collective]:
     if rank.arch is None or not rank.arch.saves:
         return []
     parallel = job.parallel
-    if parallel.tp == parallel.pp == 1:
+    if parallel.tp == parallel.pp == 1 and not job.zero.checkpoints_on_host:
         return []  # P_a needs tensor parallelism too
     calls = _Calls(job, rank.tokens * rank.arch.hidden, ceil_div(rank.arch.layers, pipeline_split(job)))
-    return calls.tensor_parallel() + calls.partitioned_activations() + calls.pipeline_parallel()
+    return calls.tensor_parallel() + calls.partitioned_activations() + calls.checkpoints_moved() + calls.pipeline_parallel()
 
 
 def unknown_traffic(job: Job, rank: Rank) -> tuple[str, ...]:
     """What is sent and not in the schedule: all that depends on activations while those are unknown, and what context-parallel ranks send."""
     parallel = job.parallel
-    if job.model_parallel == 1:
+    if job.model_parallel == 1 and not job.zero.checkpoints_on_host:
         return ()
     known = rank.arch is not None and rank.arch.saves
     missing = {
         "tensor-parallel traffic": parallel.tp > 1 and not known,
         "pipeline-parallel traffic": parallel.pp > 1 and not known,
         "context-parallel traffic": parallel.cp > 1,
-        HOST_TRAFFIC: job.zero.cpu_checkpointing and not known,
+        HOST_TRAFFIC: job.zero.checkpoints_on_host and not known,
     }
     return tuple([name for name, is_missing in missing.items() if is_missing])
 
@@ -71,15 +72,20 @@ class _Calls:
         if not zero.partition_activations:
             return []
         link = Link("tp", self.tp, self._fabric(self.tp), PARTITIONED_SOURCE)
-        out = [collective(link, "backward", "all_gather", "checkpoints", self.dtype, self.tensor_bytes, self.layer_calls)]
-        if zero.cpu_checkpointing:
-            part = ceil_div(self.tensor_bytes, self.tp)
-            host = Link("host", 1, "pcie", PARTITIONED_SOURCE)
-            out += [
-                collective(host, "forward", "copy", "checkpoints to the host", self.dtype, part, self.layer_calls),
-                collective(host, "backward", "copy", "checkpoints from the host", self.dtype, part, self.layer_calls),
-            ]
-        return out
+        return [collective(link, "backward", "all_gather", "checkpoints", self.dtype, self.tensor_bytes, self.layer_calls)]
+
+    def checkpoints_moved(self) -> list[Collective]:
+        """Copies of what full recomputation stores, to the host in forward and back in backward."""
+        zero = self.job.zero
+        if not zero.checkpoints_on_host:
+            return []
+        split = zero.partition_activations or self.job.parallel.sequence_parallel
+        part = ceil_div(self.tensor_bytes, self.tp) if split else self.tensor_bytes
+        host = Link("host", 1, "pcie", PARTITIONED_SOURCE if zero.partition_activations else OFFLOADED_SOURCE)
+        return [
+            collective(host, "forward", "copy", "checkpoints to the host", self.dtype, part, self.layer_calls),
+            collective(host, "backward", "copy", "checkpoints from the host", self.dtype, part, self.layer_calls),
+        ]
 
     def pipeline_parallel(self) -> list[Collective]:
         pp = self.job.parallel.pp

@@ -1,0 +1,158 @@
+"""What leaves the GPU arrives elsewhere: recorded runs, published figures, properties, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from zerocalc import Estimate, Job, estimate, plan
+from zerocalc.formulas.offload import page_locked
+from zerocalc.ledger import MOMENTS, Term
+from zerocalc.modules.rank import rank
+from zerocalc.modules.visits import touched_elements
+
+FILE = json.loads((Path(__file__).parent / "data" / "offload_runs.json").read_text("utf-8"))
+RUNS: list[dict[str, Any]] = FILE["runs"]
+MOMENT_ROWS = ("first moment", "second moment")
+WINDOWS = {"live parameters", "gradient in the making", "fp32 gradients of a sub-group"}
+"""What comes and goes between the moments that were recorded."""
+
+
+def job_of(run: dict[str, Any]) -> Job:
+    table = {"model": FILE["model"], "cluster": {"gpus": FILE["gpus"], "gpus_per_node": 1}, "framework": "deepspeed", "zero": run["zero"]}
+    return Job.model_validate({**table, "training": {"accumulation": run["accumulation"]}})
+
+
+def everywhere(of: Estimate) -> list[Term]:
+    return [t for tier in (of.memory.gpu, of.memory.cpu, of.memory.nvme) if tier for t in tier.terms if t.kind != "fragmentation"]
+
+
+def bare_name(entry: Term) -> str:
+    return entry.name.removesuffix(" on the host").removesuffix(" on drives")
+
+
+@pytest.mark.parametrize("run", RUNS, ids=[run["name"].replace(" ", "-") for run in RUNS])
+def test_what_is_held_is_what_was_recorded(run: dict[str, Any]) -> None:
+    job = job_of(run)
+    held: dict[str, int] = {}
+    for entry in everywhere(estimate(job)):
+        if entry.bytes and {"backward_end", "step"} & set(entry.moments):
+            name = "moments" if bare_name(entry) in MOMENT_ROWS else bare_name(entry)
+            held[name] = held.get(name, 0) + entry.bytes
+    if "gradients added up" in held:  # ours are those of the rank with most of them, what was recorded is rank 0's
+        assert held["gradients added up"] == 2 * max(touched_elements(job, rank(job)))
+        held["gradients added up"] = 2 * touched_elements(job, rank(job))[0]
+    for name, recorded in run["held"].items():
+        if name == "gradients":  # stage 2 without offload: whole tensors, which framework_memory.json pins
+            continue
+        own = held.get(name, held.get("gradients", 0) if name == "gradient buffer" else 0)  # stage 3 without offload: the recipe's own row
+        assert 0 <= recorded - own <= 1024, name
+
+
+@pytest.mark.parametrize("run", [run for run in RUNS if run["zero"].get("offload_optimizer")], ids=lambda run: run["name"].replace(" ", "-"))
+def test_the_host_holds_18_bytes_per_parameter(run: dict[str, Any]) -> None:
+    answer = estimate(job_of(run))
+    share = FILE["parameters"] // FILE["gpus"]
+    host = answer.memory.cpu
+    assert host is not None
+    per_parameter = 18 + (2 if run["zero"].get("offload_params") else 0)
+    extra = 2 * FILE["largest_tensor"] if run["zero"]["stage"] < 3 else 0
+    added_up = sum(t.bytes for t in host.terms if t.name == "gradients added up on the host")
+    assert host.bytes_per_node == per_parameter * share + extra + added_up
+    assert host.bytes_per_node < host.high_bytes_per_node < 2 * host.bytes_per_node
+
+
+@pytest.mark.parametrize(("stage", "of"), [(1, "stages 1 and 2"), (2, "stages 1 and 2"), (3, "stage 3")])
+def test_what_crosses_the_host_link(stage: int, of: str) -> None:
+    run = next(run for run in RUNS if run["zero"] | {"reduce_bucket_size": 0} == {
+        "stage": stage, "persistence_threshold": 0, "offload_optimizer": "cpu", "reduce_bucket_size": 0} and run["accumulation"] == 1)  # fmt: skip
+    calls = [c for c in estimate(job_of(run)).communication.collectives if c.fabric == "pcie"]
+    share = FILE["parameters"] // FILE["gpus"]
+    for way, word in (("down", "to the host"), ("up", "from the host")):
+        assert sum(c.sent_bytes for c in calls if c.what.endswith(word)) == FILE["transfers"][of][way] * share
+
+
+def bare(zero: dict[str, Any], *, params: int = 10**9, gpus: int = 1, **cluster: Any) -> Job:
+    return Job.model_validate({"model": {"params": params}, "cluster": {"gpus": gpus, **cluster}, "zero": zero})
+
+
+def test_zero_offload_on_one_gpu() -> None:
+    """[Off] §4: 16, 14, 4 and 2 bytes per parameter on the GPU, and 4 that cross."""
+    answer = estimate(bare({"stage": 2, "offload_optimizer": "cpu"}))
+    assert answer.memory.gpu.states_bytes == 2 * 10**9
+    assert answer.memory.cpu is not None
+    assert answer.memory.cpu.bytes_per_node == 14 * 10**9
+    assert answer.communication.host_bytes_per_gpu == 4 * 10**9
+
+
+DEVICES = ("none", "cpu", "nvme")
+
+
+@given(
+    gpus=st.integers(1, 200), per_node=st.sampled_from([1, 4, 8]), optimizer=st.sampled_from(DEVICES), params=st.sampled_from(DEVICES),
+    size=st.integers(1, 10**12), stage=st.sampled_from([2, 3]), accumulation=st.integers(1, 3),
+)  # fmt: skip
+def test_an_offloaded_byte_leaves_the_gpu_and_arrives_elsewhere(
+    gpus: int, per_node: int, optimizer: str, params: str, size: int, stage: int, accumulation: int
+) -> None:
+    if stage == 2:
+        params, optimizer = "none", "none" if optimizer == "nvme" else optimizer
+    table = {"model": {"params": size}, "cluster": {"gpus": gpus, "gpus_per_node": per_node, "nvme_capacity": "1PB"}}
+    table["training"] = {"accumulation": accumulation}
+
+    def of(optimizer: str, params: str) -> Estimate:
+        zero = {"stage": stage, "offload_optimizer": optimizer, "offload_params": params}
+        return estimate(Job.model_validate({**table, "zero": zero}))
+
+    before, after = of("none", "none"), of(optimizer, params)
+    ranks = min(gpus, per_node)
+    away = sum(tier.bytes_per_node for tier in (after.memory.cpu, after.memory.nvme) if tier)
+    assert before.memory.gpu.states_bytes * ranks == after.memory.gpu.states_bytes * ranks + away
+    assert after.communication.sent_bytes_per_gpu == before.communication.sent_bytes_per_gpu
+    assert bool(after.communication.host_bytes_per_gpu) == (optimizer != "none" or params != "none")
+    assert bool(after.communication.nvme_bytes_per_gpu) == ("nvme" in (optimizer, params))
+    for entry in everywhere(after):
+        assert entry.bytes == entry.formula(**entry.inputs)
+        assert set(entry.moments) <= set(MOMENTS)
+
+
+FRAMEWORK_CHOICES = [
+    ("deepspeed", {"stage": 1, "offload_optimizer": "cpu"}),
+    ("deepspeed", {"stage": 2, "offload_optimizer": "cpu"}),
+    *[("deepspeed", {"stage": 3, "offload_optimizer": o, "offload_params": p}) for o in DEVICES for p in DEVICES if (o, p) != ("none", "none")],
+    *[(f, {"stage": s, "offload_optimizer": "cpu", "offload_params": "cpu"}) for f in ("fsdp1", "fsdp2", "torchtitan") for s in (2, 3)],
+]
+
+
+@pytest.mark.parametrize(("framework", "zero"), FRAMEWORK_CHOICES)
+@pytest.mark.parametrize("model", [FILE["model"], {"params": 10**8}, {**FILE["model"], "lora": {"rank": 4}}], ids=["whole", "bare", "lora"])
+@pytest.mark.parametrize(("gpus", "accumulation"), [(1, 1), (8, 3), (48, 1)])
+def test_any_choice_of_offload(framework: str, zero: dict[str, Any], model: dict[str, Any], gpus: int, accumulation: int) -> None:
+    cluster = {"gpus": gpus, "nvme_capacity": "30TB"}
+    table = {"model": model, "cluster": cluster, "framework": framework, "training": {"accumulation": accumulation}}
+    without = estimate(Job.model_validate({**table, "zero": {"stage": zero["stage"]}}))
+    answer = estimate(Job.model_validate({**table, "zero": zero}))
+    assert answer.memory.gpu.peak_bytes <= without.memory.gpu.peak_bytes + 2 * 2 * FILE["largest_tensor"]  # its two buffers for a tensor
+    assert answer.memory.gpu.states_bytes <= without.memory.gpu.states_bytes
+    for tier in (answer.memory.cpu, answer.memory.nvme):
+        if tier is not None:
+            assert tier.bytes_per_node == sum(t.bytes for t in tier.terms if t.kind != "fragmentation")
+            assert tier.bytes_per_node <= tier.high_bytes_per_node <= 2 * tier.bytes_per_node
+    assert (answer.memory.nvme is not None) >= (zero.get("offload_optimizer") == "nvme")
+    assert all(c.count > 0 and c.sent_bytes > 0 for c in answer.communication.collectives)
+
+
+@given(sizes=st.lists(st.integers(0, 2**40), max_size=20))
+def test_page_locked_memory_is_less_than_twice_as_much(sizes: list[int]) -> None:
+    assert sum(sizes) <= page_locked(sizes) <= max(0, 2 * sum(sizes) - sum(1 for size in sizes if size)) + sum(1 for size in sizes if size == 1)
+
+
+def test_stages_that_cannot_offload_are_not_shown() -> None:
+    assert bare({"offload_optimizer": "cpu"}, gpus=8).stages == (2, 3)
+    assert bare({"offload_params": "cpu"}, gpus=8).stages == (3,)
+    assert [c.stage for c in plan(bare({"offload_optimizer": "cpu"}, gpus=8)).candidates] == [2, 3]

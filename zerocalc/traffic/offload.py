@@ -1,0 +1,98 @@
+"""What a GPU exchanges with its host, and a host with its drives, for states that lie there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from zerocalc.formulas.formula import ceil_div
+from zerocalc.ledger import Term
+from zerocalc.modules.rank import Rank
+from zerocalc.modules.visits import touched_elements
+from zerocalc.schedule import Collective, Link, Phase, collective
+from zerocalc.spec.framework import FrameworkStage, Transfer
+from zerocalc.spec.job import Job
+from zerocalc.spec.recipe import DTYPE_BYTES
+
+WAYS = {"down": "to the host", "up": "from the host"}
+PASSES: tuple[Phase, ...] = ("forward", "backward")
+Part = tuple[Phase, str, int, int]
+"""A phase, what is moved, its elements and how often."""
+
+
+def offload_traffic(job: Job, rank: Rank, behaviour: FrameworkStage, across: list[Collective], terms: Iterable[Term]) -> list[Collective]:
+    """Copies of one optimizer step; ``across``: the stage's collectives, ``terms``: what lies where."""
+    offload = behaviour.offload
+    if offload is None:
+        return []
+    source = job.framework.source
+    gathers = _gathers(job, rank, across)
+    link = Link("host", 1, "pcie", source)
+    out: list[Collective] = []
+    for row in offload.transfers:
+        if job.zero.chosen(row.when, row.unless) and (row.only is None or job.training.accumulation > 1):
+            dtype, hidden = job.dtype_of(row.dtype), row.overlapped and job.overlaps(behaviour.stage)
+            for phase, what, elements, count in _parts(job, rank, behaviour, row, gathers):
+                name = f"{what} {WAYS[row.way]}"
+                if elements and count:
+                    out.append(collective(link, phase, "copy", name, dtype, elements * DTYPE_BYTES[dtype], count, hidden))
+    return out + _drives(job, behaviour, gathers, list(terms), Link("host", 1, "nvme", source))
+
+
+def _parts(job: Job, rank: Rank, behaviour: FrameworkStage, row: Transfer, gathers: list[Part]) -> list[Part]:
+    """What one row moves."""
+    if row.of == "gathers":
+        return [part for part in gathers if part[0] == row.moment]
+    elements = max(touched_elements(job, rank)) if row.of == "touched" else ceil_div(rank.shardable("trainable"), rank.shards)
+    return [(row.moment, row.what, elements, _repeats(job, behaviour, row))]
+
+
+def _repeats(job: Job, behaviour: FrameworkStage, row: Transfer) -> int:
+    micro_batches = job.training.accumulation
+    if row.per == "reduction":
+        return 1 if behaviour.sync == "step" else micro_batches
+    return {"step": 1, "micro_batch": micro_batches, "later": micro_batches - 1}[row.per]
+
+
+def _gathers(job: Job, rank: Rank, across: list[Collective]) -> list[Part]:
+    """A rank's part [elements] of each gather of weights; on one rank, all of them once for each pass."""
+    if rank.shards == 1:
+        return [(phase, "weights", rank.parameters, job.training.accumulation) for phase in PASSES]
+    calls = [c for c in across if c.op == "all_gather" and c.moment in PASSES and c.what.endswith("weights")]
+    return [(c.moment, c.what, ceil_div(c.tensor_bytes // DTYPE_BYTES[c.dtype], c.ranks), c.count) for c in calls]
+
+
+def _drives(job: Job, behaviour: FrameworkStage, gathers: list[Part], terms: list[Term], link: Link) -> list[Collective]:
+    """Reads and writes of what lies on drives: optimizer states once each in the step, gradients as they come, weights whenever they are gathered."""
+    gpus = job.cluster.gpus_of_a_node
+    out: list[Collective] = []
+
+    def copy(phase: Phase, what: str, amount: int, count: int, overlapped: bool = False) -> None:
+        out.append(collective(link, phase, "copy", what, job.recipe.compute, amount, count, overlapped))
+
+    for entry in terms:
+        if entry.tier != "nvme":
+            continue
+        own = ceil_div(entry.bytes, gpus)
+        name = entry.name.removesuffix(" on drives")
+        if entry.kind == "weights":
+            size, whole = DTYPE_BYTES[job.gather_dtype], _whole(entry, terms)
+            for phase, what, elements, count in gathers:
+                copy(phase, f"{what} from drives", ceil_div(elements * size * entry.bytes, whole), count, overlapped=True)
+            copy("step", f"{name} to drives", own, 1)
+            continue
+        if entry.kind == "gradients":
+            copied = behaviour.offload is not None and behaviour.offload.gradients == "moved"
+            times = job.training.accumulation if copied and behaviour.sync == "micro_batch" else 1
+            copy("backward", f"{name} to drives", own, times, overlapped=True)
+            if times > 1:
+                copy("backward", f"{name} from drives", own, times - 1, overlapped=True)
+        copy("step", f"{name} from drives", own, 1)
+        if entry.kind == "optimizer":
+            copy("step", f"{name} to drives", own, 1)
+    return out
+
+
+def _whole(entry: Term, terms: list[Term]) -> int:
+    """Bytes of a row wherever it lies."""
+    name = entry.name.removesuffix(" on drives")
+    return sum(t.bytes for t in terms if t.kind == entry.kind and t.name.startswith(f"{name} on "))
