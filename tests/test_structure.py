@@ -39,7 +39,7 @@ PACKAGE = ROOT / "zerocalc"
 SOURCES = sorted(PACKAGE.rglob("*.py"))
 
 PHYSICS = {"units", "presets", "formulas", "ledger", "schedule", "spec", "modules"}
-ANSWERS = {"results", "estimator", "suggestions", "planner", "memory", "traffic", "counting"}
+ANSWERS = {"results", "offloading", "estimator", "suggestions", "planner", "memory", "traffic", "counting"}
 VIEWS = {"document", "explained", "walk", "recomputed", "papers", "comparison"}
 
 MAY_IMPORT: dict[str, set[str]] = {
@@ -55,9 +55,23 @@ MAY_IMPORT: dict[str, set[str]] = {
     "results": {"ledger", "schedule", "spec"},
     "counting": {"modules", "spec", "formulas", "ledger", "interop"},
     "timing": {"modules", "traffic", "formulas", "ledger", "schedule", "spec", "results"},
+    "offloading": {"modules", "formulas", "ledger", "spec"},
     "estimator": {"timing", "memory", "traffic", "modules", "spec", "formulas", "ledger", "schedule", "results"},
     "suggestions": {"estimator", "ledger", "spec", "results", "units"},
-    "planner": {"suggestions", "estimator", "memory", "traffic", "modules", "spec", "formulas", "ledger", "schedule", "results", "units"},
+    "planner": {
+        "offloading",
+        "suggestions",
+        "estimator",
+        "memory",
+        "traffic",
+        "modules",
+        "spec",
+        "formulas",
+        "ledger",
+        "schedule",
+        "results",
+        "units",
+    },
     "document": {"formulas"},
     "explained": PHYSICS | ANSWERS | {"document"},
     "walk": PHYSICS | {"results"},

@@ -21,8 +21,8 @@ def timing(job: Job, work: Work | None, ledger: Ledger, schedule: Schedule) -> T
     peak = gpu.bf16_dense_flops_per_second if gpu else None
     if work is None or gpu is None or peak is None or not gpu.memory_bytes_per_second:
         return None
-    transfers = _transfers(job, schedule)
-    if transfers is None:
+    transfers, update = _transfers(job, schedule), _update(job, ledger)
+    if transfers is None or update is None:
         return None
     micro_batches, shared = job.training.accumulation, job.model_parallel
     model = step_flops(micro_batches=micro_batches, forward_flops=work.forward, recomputed_flops=0)
@@ -36,8 +36,6 @@ def timing(job: Job, work: Work | None, ledger: Ledger, schedule: Schedule) -> T
     bubble = bubble_seconds(
         compute_seconds=computing, pipeline_parallel=job.parallel.pp, micro_batches=micro_batches, interleave=job.parallel.interleave
     )
-    states = ledger.total(STATE_KINDS)
-    update = update_seconds(passes=UPDATE_PASSES, state_bytes=states, bytes_per_second=gpu.memory_bytes_per_second)
     step = computing + exposed + bubble + update
     tokens = job.dp * micro_batches * job.training.micro_batch * (job.training.seq or 0)
     per_gpu = step * shared * peak
@@ -59,14 +57,24 @@ def timing(job: Job, work: Work | None, ledger: Ledger, schedule: Schedule) -> T
     )
 
 
+def _update(job: Job, ledger: Ledger) -> float | None:
+    """The optimizer's step where its states lie: on the GPU, or on the host, through whose memory all of a node's go."""
+    if job.zero.offload_optimizer == "none":
+        states, carried = ledger.total(STATE_KINDS), job.cluster.gpu.memory_bytes_per_second if job.cluster.gpu else None
+    else:
+        states = sum([entry.bytes for entry in ledger.terms if entry.tier != "gpu" and entry.kind in STATE_KINDS])
+        carried = job.cluster.cpu_bytes_per_second
+    return None if carried is None else update_seconds(passes=UPDATE_PASSES, state_bytes=states, bytes_per_second=carried)
+
+
 def _transfers(job: Job, schedule: Schedule) -> list[tuple[Phase, float, bool]] | None:
     """(phase, seconds, whether it runs beside computing) of each collective; ``None`` where a link is not known."""
     out: list[tuple[Phase, float, bool]] = []
     inside, across = job.cluster.intra_node_bytes_per_second, job.cluster.inter_node_bytes_per_second_per_gpu
-    host = job.cluster.gpu.pcie_bytes_per_second if job.cluster.gpu else None
+    links = {"pcie": job.cluster.host_bytes_per_second_per_gpu, "nvme": job.cluster.nvme_bytes_per_second_per_gpu}
     for entry in schedule.collectives:
         where = placed(job, entry)
-        bandwidths = ((entry.sent_bytes - where.inter_node_bytes, host if entry.fabric == "pcie" else inside), (where.inter_node_bytes, across))
+        bandwidths = ((entry.sent_bytes - where.inter_node_bytes, links.get(entry.fabric, inside)), (where.inter_node_bytes, across))
         if any(sent and not bandwidth for sent, bandwidth in bandwidths):
             return None
         latency = NETWORK_LATENCY_SECONDS if where.inter_node_bytes else NODE_LATENCY_SECONDS
