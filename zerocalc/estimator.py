@@ -85,7 +85,7 @@ def build_ledger(job: Job, holds: Rank, behaviour: FrameworkStage) -> Ledger:
     if offload is not None:
         from zerocalc.memory.offload import relocated, rounding  # most jobs keep all on the GPU
 
-        rows = relocated(job, rows, stage, offload)
+        rows = relocated(job, rows, stage, behaviour)
     parts = [
         rows,
         kept,

@@ -236,7 +236,7 @@ def _offload_notes(job: Job, candidates: list[Estimate]) -> list[str]:
     if job.zero.stage is None and left_out:
         notes.append(f"not shown, since they cannot keep that elsewhere: {', '.join(map(display_name, left_out))}")
     for flag, tiers in (("--cpu-memory 1TB", [c.memory.cpu for c in candidates]), ("--nvme-capacity 30TB", [c.memory.nvme for c in candidates])):
-        if any(tier is not None and tier.capacity_bytes is None for tier in tiers):
+        if job.cluster.usable_bytes is not None and any(tier is not None and tier.capacity_bytes is None for tier in tiers):
             notes.append(f"what fits is said of GPUs alone: {flag} says what a node's host has")
     return notes + [kind.words() for kind in efficiencies(job, rank(job))]
 

@@ -50,7 +50,8 @@ class Found:
         """The change as flags, and what fits then."""
         stage = () if self.best.stage in asked else (f"--stage {self.best.stage}",)
         gpu = self.best.memory.gpu
-        known = "" if self.best.fits else f" on what is known ({', '.join(gpu.unknown)} aside)"
+        aside = ", ".join(gpu.unknown or ["what page-locked buffers are rounded up by"])
+        known = "" if self.best.fits else f" on what is known ({aside} aside)"
         even = " on an even share of the pipeline" if self.change.job.parallel.even_share else ""
         return f"{' '.join((*stage, *self.change.flags))}: {display_name(self.best.name)} then fits{even}{known}, in {format_gib(gpu.reserved_bytes)}"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from zerocalc.formulas.buffers import held_bytes
 from zerocalc.formulas.formula import ceil_div
 from zerocalc.formulas.offload import factor_bytes, node_bytes, page_locked, rounding_bytes
-from zerocalc.ledger import MOMENTS, Block, Term, block, replaced, term
+from zerocalc.ledger import EMPTY, MOMENTS, Block, Term, block, replaced, term
 from zerocalc.modules.rank import Rank
 from zerocalc.modules.visits import touched_elements
 from zerocalc.spec.framework import FrameworkStage, Holding, Offload, Pinned
@@ -15,11 +15,15 @@ from zerocalc.spec.zero import Tier
 
 PLACES: dict[Tier, str] = {"gpu": "", "cpu": " on the host", "nvme": " on drives"}
 LOST = "rounding"
+THROUGH_HOST = "host memory through which drives are read and written is not counted"
 HOST_ALONE = "host memory: what is offloaded, with its buffers; processes, data loaders and loading the model come on top"
 
 
-def relocated(job: Job, states: Block, stage: int, offload: Offload) -> Block:
+def relocated(job: Job, states: Block, stage: int, behaviour: FrameworkStage) -> Block:
     """The state rows of a rank, each where it lies; ``stage``: as which they are sharded."""
+    offload = behaviour.offload
+    if offload is None:
+        return states
     row = next((row for row in job.trained_recipe.rows if row.kind == "gradients"), None)
     sharded = row is not None and stage >= row.sharded_from
     tiers: dict[str, Tier] = {"weights": job.zero.tier_of("params"), "optimizer": job.zero.tier_of("optimizer")}
@@ -34,7 +38,8 @@ def relocated(job: Job, states: Block, stage: int, offload: Offload) -> Block:
             terms += _split(job, entry, offload.params_in_cpu)
         elif entry.kind != "gradients" or offload.gradients == "moved":
             terms.append(on_node(job, entry, tier))
-    return block(terms, states.unknown, (*states.assumptions, HOST_ALONE))
+    on_drives = "nvme" in (tiers["weights"], tiers["optimizer"]) and all(row.device is None for row in behaviour.holds)
+    return block(terms, states.unknown, (*states.assumptions, HOST_ALONE, *([THROUGH_HOST] if on_drives else [])))
 
 
 def on_node(job: Job, entry: Term, tier: Tier, bytes_per_rank: int | None = None) -> Term:
@@ -72,7 +77,9 @@ def touched_on_node(job: Job, rank: Rank, row: Holding) -> Term:
 
 def rounding(job: Job, rank: Rank, behaviour: FrameworkStage, terms: tuple[Term, ...]) -> Block:
     """What page-locked allocations add on the host: as they are rounded up, or by a factor where they are not known."""
-    offload = behaviour.offload or Offload()
+    offload = behaviour.offload
+    if offload is None:
+        return EMPTY
     host = [entry for entry in terms if entry.tier == "cpu" and entry.kind != "checkpoints"]
     if offload.factor > 1:
         entry = term(LOST, "fragmentation", MOMENTS, factor_bytes, factor=offload.factor, host_bytes=sum([t.bytes for t in host]))
@@ -90,7 +97,7 @@ def rounding(job: Job, rank: Rank, behaviour: FrameworkStage, terms: tuple[Term,
             given += amount
             locked += _locked(rank, amount, *pinned[held.name])
     if locked == given:
-        return block(())
+        return EMPTY
     entry = term(
         LOST, "fragmentation", MOMENTS, rounding_bytes,
         page_locked_bytes=locked, bytes_per_rank=given, gpus_per_node=job.cluster.gpus_of_a_node,

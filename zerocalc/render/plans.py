@@ -159,7 +159,10 @@ def _choices(job: Job) -> list[str]:
 def unit_of(plan: Plan) -> tuple[str, int]:
     """The one unit of a plan's figures: as a heading names it, and its bytes. A GPU's memory is counted in GiB, papers count in GB."""
     gpus = [c.memory.gpu for c in plan.candidates]
-    unit, meaning, size = byte_unit(max(max(g.states_bytes, g.peak_bytes) for g in gpus), binary=plan.job.cluster.usable_bytes is not None)
+    beside = [tier.bytes_per_node for c in plan.candidates for tier in (c.memory.cpu, c.memory.nvme) if tier is not None]
+    unit, meaning, size = byte_unit(
+        max(*(max(g.states_bytes, g.peak_bytes) for g in gpus), *beside, 0), binary=plan.job.cluster.usable_bytes is not None
+    )
     return f"{unit} ({meaning})", size
 
 
@@ -327,11 +330,11 @@ CSV_COLUMNS: dict[str, Callable[[Estimate], object]] = {
     "ratio_to_dp": lambda c: "" if c.communication.ratio_to_dp is None else c.communication.ratio_to_dp,
     "sent_bytes_per_gpu": lambda c: "" if unknown_sent(c.communication) else c.communication.sent_bytes_per_gpu,
     "host_bytes_per_gpu": lambda c: "" if HOST_TRAFFIC in c.communication.unknown else c.communication.host_bytes_per_gpu,
+    "known_sent_bytes_per_gpu": lambda c: c.communication.sent_bytes_per_gpu,
+    "unknown_traffic": lambda c: ", ".join(c.communication.unknown),
     "nvme_bytes_per_gpu": lambda c: c.communication.nvme_bytes_per_gpu,
     "cpu_bytes_per_node": lambda c: c.memory.cpu.bytes_per_node if c.memory.cpu else 0,
     "nvme_bytes_per_node": lambda c: c.memory.nvme.bytes_per_node if c.memory.nvme else 0,
-    "known_sent_bytes_per_gpu": lambda c: c.communication.sent_bytes_per_gpu,
-    "unknown_traffic": lambda c: ", ".join(c.communication.unknown),
 }
 
 

@@ -131,6 +131,8 @@ class Offload(Spec):
     ``params_in_cpu``: elements of a rank's share that stay in the host's memory when parameters go to drives.
     """
 
+    source: Annotated[str, Field(max_length=500)]
+
     optimizer: tuple[Literal["cpu", "nvme"], ...] = ()
     params: tuple[Literal["cpu", "nvme"], ...] = ()
     together: StrictBool = False

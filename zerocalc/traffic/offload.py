@@ -24,7 +24,7 @@ def offload_traffic(job: Job, rank: Rank, behaviour: FrameworkStage, across: lis
     offload = behaviour.offload
     if offload is None:
         return []
-    source = job.framework.source
+    source = offload.source
     gathers = _gathers(job, rank, across)
     link = Link("host", 1, "pcie", source)
     out: list[Collective] = []
@@ -66,14 +66,17 @@ def _drives(job: Job, behaviour: FrameworkStage, gathers: list[Part], terms: lis
     gpus = job.cluster.gpus_of_a_node
     out: list[Collective] = []
 
-    def copy(phase: Phase, what: str, amount: int, count: int, overlapped: bool = False) -> None:
-        out.append(collective(link, phase, "copy", what, job.recipe.compute, amount, count, overlapped))
+    dtypes = {row.name: job.dtype_of(row.dtype) for row in behaviour.holds} | {row.name: row.dtype for row in job.trained_recipe.rows}
 
     for entry in terms:
         if entry.tier != "nvme":
             continue
         own = ceil_div(entry.bytes, gpus)
         name = entry.name.removesuffix(" on drives")
+
+        def copy(phase: Phase, what: str, amount: int, count: int, overlapped: bool = False, dtype: str = dtypes[name]) -> None:
+            out.append(collective(link, phase, "copy", what, dtype, amount, count, overlapped))
+
         if entry.kind == "weights":
             size, whole = DTYPE_BYTES[job.gather_dtype], _whole(entry, terms)
             for phase, what, elements, count in gathers:
