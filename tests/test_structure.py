@@ -55,8 +55,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "results": {"ledger", "schedule", "spec"},
     "counting": {"modules", "spec", "formulas", "ledger", "interop"},
     "timing": {"modules", "traffic", "formulas", "ledger", "schedule", "spec", "results"},
-    "offloading": {"modules", "formulas", "ledger", "spec"},
     "estimator": {"timing", "memory", "traffic", "modules", "spec", "formulas", "ledger", "schedule", "results"},
+    "offloading": {"estimator", "modules", "formulas", "ledger", "spec", "results", "units"},
     "suggestions": {"estimator", "ledger", "spec", "results", "units"},
     "planner": {
         "offloading",

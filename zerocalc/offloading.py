@@ -1,12 +1,17 @@
-"""How far computing keeps up with what is offloaded, kind by kind, and the bandwidth that it would need ([Inf] §4)."""
+"""What offloading would make fit; how far computing keeps up with it, kind by kind, and the bandwidth that it would need ([Inf] §4)."""
 
 from __future__ import annotations
 
+from zerocalc.estimator import estimate
 from zerocalc.formulas.offload import needed_bytes_per_second
 from zerocalc.formulas.published import checkpoint_intensity, efficiency, optimizer_intensity, parameter_intensity
 from zerocalc.ledger import record
 from zerocalc.modules.rank import Rank
+from zerocalc.results import cheapest, display_name
 from zerocalc.spec.job import Job
+from zerocalc.spec.offload import NOT_KNOWN_WITH
+from zerocalc.spec.zero import Device
+from zerocalc.units import format_gib
 
 HALF, MOST = 0.5, 0.9
 """Efficiencies that [Inf] §4.2 gives bandwidths for."""
@@ -43,6 +48,27 @@ def _rate(bytes_per_second: float) -> str:
     return f"{bytes_per_second / 1e9:,.1f} GB/s"
 
 
+CHOICES: tuple[dict[str, Device], ...] = ({"offload_optimizer": "cpu"}, {"offload_optimizer": "cpu", "offload_params": "cpu"})
+
+
+def would_fit(job: Job) -> list[str]:
+    """What fits with states in host memory, the optimizer alone or else the parameters too, in one line; none where nothing does."""
+    if job.zero.offloads or job.zero.gather == "broadcast" or any(job.zero.chosen(name) for name in NOT_KNOWN_WITH):
+        return []
+    for choice in CHOICES:
+        changed = job.model_copy(update={"zero": job.zero.model_copy(update=choice)})
+        able = [stage.stage for stage in job.framework.stages if changed.can_offload(stage)]
+        fitting = [answer for answer in (estimate(changed, stage) for stage in able) if answer.fits is not False]
+        if fitting:
+            best = cheapest(fitting)
+            stage = "" if best.stage in job.stages else f"--stage {best.stage} "
+            flags = stage + " ".join(f"--{name.replace('_', '-')} {device}" for name, device in choice.items())
+            known = "" if best.fits else f" on what is known ({', '.join(best.memory.gpu.unknown)} aside)"
+            gpu, host = format_gib(best.memory.gpu.reserved_bytes), format_gib(best.memory.cpu.bytes_per_node if best.memory.cpu else 0)
+            return [f"{flags}: {display_name(best.name)} then fits{known}, in {gpu}, with {host} of host memory a node"]
+    return []
+
+
 def efficiencies(job: Job, holds: Rank) -> list[Efficiency]:
     """What each offloaded kind of state allows; nothing while the GPU's speed or the sequence length is not known."""
     gpu, seq = job.cluster.gpu, job.training.seq
@@ -55,7 +81,7 @@ def efficiencies(job: Job, holds: Rank) -> list[Efficiency]:
 
     def add(what: str, intensity: float, ranks: int, bandwidth: float | None) -> None:
         reached = None if bandwidth is None else efficiency(intensity=intensity, bytes_per_second=bandwidth, peak_flops_per_second=peak)
-        half, most = (needed_bytes_per_second(efficiency=e, peak_flops_per_second=peak, intensity=intensity) for e in (HALF, MOST))
+        half, most = (needed_bytes_per_second(fraction=e, peak_flops_per_second=peak, intensity=intensity) for e in (HALF, MOST))
         out.append(Efficiency(what, intensity, ranks, half, most, bandwidth, reached))
 
     if zero.offload_params != "none":

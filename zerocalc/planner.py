@@ -36,6 +36,11 @@ def plan(job: Job) -> Plan:
         candidates.append(candidate)
         assumptions += rests_on
     verdict = _verdict(candidates)
+    notes = _notes(job, candidates)
+    if verdict == "does_not_fit":
+        from zerocalc.offloading import would_fit  # most answers fit
+
+        notes += would_fit(job)
     timed = any(candidate.time is not None for candidate in candidates)
     assumptions = [*job.model.assumed, *_assumed(job, timed), *assumptions]
     return Plan(
@@ -45,7 +50,7 @@ def plan(job: Job) -> Plan:
         verdict=verdict,
         recommended=recommend(job, candidates),
         assumptions=tuple(dict.fromkeys(assumptions)),
-        notes=tuple(_notes(job, candidates)),
+        notes=tuple(notes),
         suggestions=_suggestions(job) if verdict == "does_not_fit" else (),
     )
 

@@ -11,8 +11,6 @@ from zerocalc.estimator import estimate
 from zerocalc.ledger import record
 from zerocalc.results import Estimate, cheapest, display_name
 from zerocalc.spec.job import Job
-from zerocalc.spec.offload import NOT_KNOWN_WITH
-from zerocalc.spec.zero import Device
 from zerocalc.units import format_gib
 
 COSTS, TENSOR_PARALLEL = 5, 3
@@ -74,27 +72,7 @@ def suggestions(job: Job) -> list[str]:
         for change in changes:
             if len(search.found) < MOST_SHOWN:
                 search.attempt_more_gpus(change, gpus)
-    return [found.line(job.stages) for found in search.found] + _offloaded(job)
-
-
-OFFLOADS: tuple[dict[str, Device], ...] = ({"offload_optimizer": "cpu"}, {"offload_optimizer": "cpu", "offload_params": "cpu"})
-
-
-def _offloaded(job: Job) -> list[str]:
-    """What fits with states in host memory: the optimizer alone, or else the parameters too."""
-    if job.zero.offloads or job.zero.gather == "broadcast" or any(job.zero.chosen(name) for name in NOT_KNOWN_WITH):
-        return []
-    for choice in OFFLOADS:
-        changed = _changed(job, "zero", **choice)
-        able = [stage.stage for stage in job.framework.stages if changed.can_offload(stage)]
-        fitting = [answer for answer in (estimate(changed, stage) for stage in able) if _would_do(answer)]
-        if fitting:
-            best = cheapest(fitting)
-            flags = tuple(f"--{name.replace('_', '-')} {device}" for name, device in choice.items())
-            host = best.memory.cpu.bytes_per_node if best.memory.cpu else 0
-            line = Found(Change(flags, changed, tuple(able), (0,) * COSTS), best).line(job.stages)
-            return [f"{line}, with {format_gib(host)} of host memory a node"]
-    return []
+    return [found.line(job.stages) for found in search.found]
 
 
 class _Search:

@@ -45,11 +45,11 @@ def factor_bytes(*, factor: float, host_bytes: int) -> int:
     return math.ceil((factor - 1) * host_bytes)
 
 
-@ratio("e/(1 − e)·F/A", "[Inf] §4, solved for the bandwidth", e="efficiency", F="peak_flops_per_second", A="intensity")
-def needed_bytes_per_second(*, efficiency: float, peak_flops_per_second: float, intensity: float) -> float:
-    """Bandwidth [bytes/s] at which computing reaches a share of its peak while no transfer is hidden behind it.
+@ratio("e/(1 − e)·F/A", "[Inf] §4, solved for the bandwidth", e="fraction", F="peak_flops_per_second", A="intensity")
+def needed_bytes_per_second(*, fraction: float, peak_flops_per_second: float, intensity: float) -> float:
+    """Bandwidth [bytes/s] at which computing reaches a fraction of its peak while no transfer is hidden behind it.
 
-    >>> round(needed_bytes_per_second(efficiency=0.5, peak_flops_per_second=70e12, intensity=1024) / 1e9)  # [Inf] §4.2: 70 GB/s for 50 %
+    >>> round(needed_bytes_per_second(fraction=0.5, peak_flops_per_second=70e12, intensity=1024) / 1e9)  # [Inf] §4.2: 70 GB/s for 50 %
     68
     """
-    return efficiency / (1 - efficiency) * peak_flops_per_second / intensity
+    return fraction / (1 - fraction) * peak_flops_per_second / intensity
