@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.running import refused, run_line
 from zerocalc import Estimate, Job, estimate, plan
 from zerocalc.formulas.offload import page_locked
 from zerocalc.ledger import MOMENTS, Term
@@ -156,3 +157,146 @@ def test_stages_that_cannot_offload_are_not_shown() -> None:
     assert bare({"offload_optimizer": "cpu"}, gpus=8).stages == (2, 3)
     assert bare({"offload_params": "cpu"}, gpus=8).stages == (3,)
     assert [c.stage for c in plan(bare({"offload_optimizer": "cpu"}, gpus=8)).candidates] == [2, 3]
+
+
+# Time and capacity.
+
+
+def on_nodes(zero: dict[str, Any], *, params: str = "", **cluster: Any) -> Job:
+    model = {"params": params} if params else {"layers": 8, "hidden": 2048, "heads": 16}
+    training = {} if params else {"seq": 1024, "recompute": "full"}
+    return Job.model_validate({"model": model, "cluster": {"gpus": 16, "node": "dgx-2", **cluster}, "zero": zero, "training": training})
+
+
+EVERYWHERE = {"stage": 3, "offload_optimizer": "nvme", "offload_params": "cpu", "offload_activations": "cpu"}
+
+
+@given(one=st.integers(1, 500), other=st.integers(1, 500), which=st.sampled_from(["cpu_bandwidth", "nvme_bandwidth"]))
+def test_faster_memory_and_drives_never_take_longer(one: int, other: int, which: str) -> None:
+    slow, fast = (estimate(on_nodes(EVERYWHERE, **{which: f"{rate}GB/s"})).time for rate in sorted((one, other)))
+    assert slow is not None
+    assert fast is not None
+    assert slow.step_seconds >= fast.step_seconds
+
+
+def test_the_hosts_step_is_bound_by_its_memory() -> None:
+    answer = estimate(on_nodes({"stage": 2, "offload_optimizer": "cpu"}, cpu_bandwidth="100GB/s"))
+    assert answer.time is not None
+    assert answer.memory.cpu is not None
+    assert answer.time.update_seconds == pytest.approx(2 * answer.memory.cpu.bytes_per_node / 100e9)
+
+
+def test_time_is_unknown_without_the_hosts_bandwidth() -> None:
+    job = on_nodes({"stage": 2, "offload_optimizer": "cpu"}, node=None, gpu="h100-80g")
+    assert estimate(job).time is None
+    assert any("--cpu-bandwidth" in note for note in plan(job).notes)
+
+
+def test_all_gpus_of_a_node_share_its_link() -> None:
+    """[Inf] slides: 64 GB/s for the 16 GPUs of a DGX-2, 4 each, below the 15.75 of their own links."""
+    cluster = on_nodes(EVERYWHERE).cluster
+    assert cluster.host_bytes_per_second_per_gpu == 4 * 10**9
+    assert cluster.nvme_bytes_per_second_per_gpu == 28 * 10**9 // 16
+
+
+@pytest.mark.parametrize(
+    ("memory", "fits", "words"),
+    [
+        ("200GB", False, "lacks 37.25 GiB of host memory a node"),
+        ("300GB", None, "if page-locked buffers leave the host's"),
+        ("400GB", True, "fits"),
+    ],
+)
+def test_what_a_host_holds(memory: str, fits: bool | None, words: str) -> None:
+    """16 GPUs of one node: 16Ψ of 15B parameters, and half as much again for buffers."""
+    zero = {"stage": 3, "offload_optimizer": "cpu", "offload_params": "cpu"}
+    model = {"layers": 2, "hidden": 1024, "heads": 16}
+    job = Job.model_validate(
+        {"model": {"params": "15B", "blocks": 100}, "cluster": {"gpus": 16, "node": "dgx-2", "cpu_memory": memory}, "zero": zero}
+    )
+    host = estimate(job).memory.cpu
+    assert host is not None
+    assert (host.bytes_per_node, host.high_bytes_per_node) == (240 * 10**9, 360 * 10**9)
+    assert host.lacking_bytes == (40 * 10**9 if memory == "200GB" else 0)
+    assert (estimate(job).fits is False) == (fits is False)
+    # Where all of the GPU's memory is known, so is what fits.
+    table = {"model": model, "training": {"seq": 128}, "cluster": {"gpus": 16, "node": "dgx-2"}, "zero": zero}
+    small = estimate(Job.model_validate(table)).memory.cpu
+    assert small is not None
+    least, most = small.bytes_per_node, small.high_bytes_per_node
+    capacity = {False: least - 1, None: most - 1, True: most}[fits]
+    answer = plan(Job.model_validate({**table, "cluster": {**table["cluster"], "cpu_memory": capacity}}))
+    assert answer.candidates[0].fits is fits
+    if fits is None:
+        assert words in (answer.recommended.why[0] if answer.recommended else "")
+
+
+def test_drives_that_are_full() -> None:
+    zero = {"stage": 3, "offload_optimizer": "nvme", "offload_params": "nvme"}
+    answer = plan(Job.model_validate({"model": {"params": "2T"}, "cluster": {"gpus": 16, "node": "dgx-2"}, "zero": zero}))
+    assert answer.verdict == "does_not_fit"
+    nvme = answer.candidates[0].memory.nvme
+    assert nvme is not None
+    assert nvme.lacking_bytes == 32 * 10**12 - 30 * 10**12
+
+
+def test_what_would_fit_on_the_host_is_a_note() -> None:
+    """deepspeedai issue trackers' most asked: 8B on one GPU; optimizer states on the host make it fit."""
+    answer = run_line("plan --model llama-3-8b --gpus 1 --gpu h100-80g --seq 128 --recompute full --framework deepspeed --json").out
+    notes = json.loads(answer)["notes"]
+    assert any(note.startswith("--offload-optimizer cpu: ZeRO-") and "of host memory a node" in note for note in notes)
+
+
+def test_host_memory_of_a_70b_model() -> None:
+    """THUDM/slime issue 1851 and others: 18 bytes per parameter, 1,270 GB; with parameters on the host 20."""
+    table = {"model": "llama-3-70b", "cluster": {"gpus": 8}, "framework": "deepspeed"}
+    for zero, per_parameter in (({"offload_optimizer": "cpu"}, 18), ({"offload_optimizer": "cpu", "offload_params": "cpu"}, 20)):
+        host = estimate(Job.model_validate({**table, "zero": {"stage": 3, **zero}})).memory.cpu
+        assert host is not None
+        assert host.bytes_per_node == pytest.approx(per_parameter * 70_553_706_496, rel=1e-6)
+
+
+# What is refused, in one line.
+
+NODE = "--params 1B --gpus 8 "
+REFUSED = [
+    (NODE + "--stage 1 --offload-optimizer cpu", "--offload-optimizer: cpu is not for stage 1 of paper, but for stages 2, 3"),
+    (NODE + "--stage 2 --offload-params cpu", "--offload-params: cpu is not for stage 2 of paper, but for stage 3"),
+    (NODE + "--offload-optimizer nvme", "--offload-optimizer: nvme needs drives"),
+    (NODE + "--offload-params nvme", "--offload-params: nvme needs drives"),
+    (NODE + "--framework deepspeed --stage 2 --offload-optimizer nvme --nvme-capacity 1TB", "--offload-optimizer: nvme is not for stage 2"),
+    (NODE + "--framework fsdp2 --offload-optimizer cpu", "--offload-params: fsdp2 moves parameters, gradients and optimizer together"),
+    (NODE + "--framework fsdp1 --offload-params cpu", "--offload-optimizer: fsdp1 moves parameters, gradients and optimizer together"),
+    (NODE + "--framework torchtitan --offload-params nvme --offload-optimizer nvme", "--offload-optimizer: nvme is nowhere that torchtitan"),
+    (NODE + "--framework megatron --offload-optimizer cpu", "--offload-optimizer: megatron keeps all states on the GPU"),
+    (NODE + "--offload-optimizer disk", "--offload-optimizer: 'disk' is not one of"),
+    (NODE + "--offload-activations cpu", "--offload-activations: moves stored checkpoints to the host: it needs recompute full"),
+    (NODE + "--framework fsdp2 --offload-activations cpu --recompute full", "--offload-activations: means nothing to fsdp2"),
+    (NODE + "--stage 3 --offload-optimizer cpu --defer-grad-sync", "--offload-optimizer: cpu together with defer_grad_sync is not known"),
+    (NODE + "--stage 3 --blocks 8 --offload-params cpu --gather broadcast", "--offload-params: has every rank bring its part"),
+    (NODE + "--offload-optimizer cpu --cpu-memory 0", "--cpu-memory:"),
+    (NODE + "--offload-optimizer cpu --cpu-bandwidth 0GB/s", "--cpu-bandwidth:"),
+    (NODE + "--offload-optimizer nvme --nvme-capacity 1TB --nvme-bandwidth 0GB/s", "--nvme-bandwidth:"),
+]
+
+
+@pytest.mark.parametrize(("line", "wanted"), REFUSED, ids=[line for line, _ in REFUSED])
+def test_what_is_refused(line: str, wanted: str) -> None:
+    assert refused(run_line(f"plan {line}")).startswith(f"error: {wanted}")
+
+
+def test_checkpoints_on_the_host_by_either_name() -> None:
+    table = {"model": {"layers": 4, "hidden": 256, "heads": 4}, "cluster": {"gpus": 4}, "parallel": {"tp": 4}, "training": {"seq": 64}}
+    table["training"] |= {"recompute": "full"}
+    split = {"stage": 1, "partition_activations": True}
+    one = estimate(Job.model_validate({**table, "zero": {**split, "cpu_checkpointing": True}}))
+    other = estimate(Job.model_validate({**table, "zero": {**split, "offload_activations": "cpu"}}))
+    assert one == other
+    whole = estimate(Job.model_validate({**table, "zero": {"stage": 1, "offload_activations": "cpu"}}))
+    assert whole.memory.cpu is not None
+    assert one.memory.cpu is not None
+    assert whole.memory.cpu.bytes_per_node == 4 * one.memory.cpu.bytes_per_node
+    assert whole.communication.host_bytes_per_gpu == 4 * one.communication.host_bytes_per_gpu
+    alone = estimate(Job.model_validate({**table, "parallel": {"tp": 1}, "zero": {"stage": 1, "offload_activations": "cpu"}}))
+    assert alone.communication.host_bytes_per_gpu == 2 * 4 * 64 * 256 * 2
+    assert not [t for t in alone.memory.gpu.terms if t.kind == "checkpoints" and "forward" in t.moments]
