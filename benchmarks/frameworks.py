@@ -10,7 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from zerocalc import presets
-from zerocalc.spec.framework import Framework, FrameworkStage, Holding, Move, Transfer
+from zerocalc.spec.framework import Framework, FrameworkStage, Holding, Move
+from zerocalc.spec.framework_offload import Transfer
 
 DATA = Path(__file__).parents[1] / "tests" / "data"
 
@@ -152,7 +153,7 @@ COPIES = {**OFTEN, "later": "micro-batch but the first"}
 
 def _offloads(stage: FrameworkStage) -> Iterator[str]:
     """What a stage can keep elsewhere, and the copies that this costs."""
-    offload = stage.offload
+    offload = stage.offloading
     if offload is None:
         return
     where = {"optimizer": offload.optimizer, "parameters": offload.params}

@@ -11,9 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.running import refused, run_line
-from zerocalc import Estimate, Job, estimate, plan
+from tests.strategies import tables
+from zerocalc import Estimate, Job, estimate, plan, presets
 from zerocalc.formulas.offload import page_locked
-from zerocalc.ledger import MOMENTS, Term
+from zerocalc.ledger import MOMENTS, STATE_KINDS, Term
 from zerocalc.modules.rank import rank
 from zerocalc.modules.visits import touched_elements
 
@@ -220,7 +221,7 @@ def test_what_a_host_holds(memory: str, fits: bool | None, words: str) -> None:
     assert host.lacking_bytes == (40 * 10**9 if memory == "200GB" else 0)
     assert (estimate(job).fits is False) == (fits is False)
     # Where all of the GPU's memory is known, so is what fits.
-    table = {"model": model, "training": {"seq": 128}, "cluster": {"gpus": 16, "node": "dgx-2"}, "zero": zero}
+    table: dict[str, Any] = {"model": model, "training": {"seq": 128}, "cluster": {"gpus": 16, "node": "dgx-2"}, "zero": zero}
     small = estimate(Job.model_validate(table)).memory.cpu
     assert small is not None
     least, most = small.bytes_per_node, small.high_bytes_per_node
@@ -286,8 +287,8 @@ def test_what_is_refused(line: str, wanted: str) -> None:
 
 
 def test_checkpoints_on_the_host_by_either_name() -> None:
-    table = {"model": {"layers": 4, "hidden": 256, "heads": 4}, "cluster": {"gpus": 4}, "parallel": {"tp": 4}, "training": {"seq": 64}}
-    table["training"] |= {"recompute": "full"}
+    table: dict[str, Any] = {"model": {"layers": 4, "hidden": 256, "heads": 4}, "cluster": {"gpus": 4}, "parallel": {"tp": 4}}
+    table["training"] = {"seq": 64, "recompute": "full"}
     split = {"stage": 1, "partition_activations": True}
     one = estimate(Job.model_validate({**table, "zero": {**split, "cpu_checkpointing": True}}))
     other = estimate(Job.model_validate({**table, "zero": {**split, "offload_activations": "cpu"}}))
@@ -300,3 +301,39 @@ def test_checkpoints_on_the_host_by_either_name() -> None:
     alone = estimate(Job.model_validate({**table, "parallel": {"tp": 1}, "zero": {"stage": 1, "offload_activations": "cpu"}}))
     assert alone.communication.host_bytes_per_gpu == 2 * 4 * 64 * 256 * 2
     assert not [t for t in alone.memory.gpu.terms if t.kind == "checkpoints" and "forward" in t.moments]
+
+
+def test_a_stage_that_cannot_offload_has_no_estimate() -> None:
+    with pytest.raises(ValueError, match="1 of paper cannot offload what is asked for"):
+        estimate(bare({"offload_optimizer": "cpu"}, gpus=8), 1)
+
+
+def test_a_frameworks_table_is_checked() -> None:
+    framework = presets.load("frameworks", "paper")
+    framework["stages"][2]["offload"]["optimizer"] = ["tape"]
+    table = {"model": {"params": 10**9}, "cluster": {"gpus": 8}, "framework": framework, "zero": {"offload_optimizer": "cpu"}}
+    with pytest.raises(ValueError, match=r"stage 2: offload\.optimizer\.0: 'tape' is not one of"):
+        Job.model_validate(table)
+
+
+@given(table=tables(), choice=st.sampled_from([("cpu", "none"), ("cpu", "cpu"), ("nvme", "none"), ("nvme", "nvme"), ("none", "cpu")]))
+def test_any_job_with_something_elsewhere(table: dict[str, Any], choice: tuple[str, str]) -> None:
+    zero = {**table.get("zero", {}), "defer_grad_sync": False, "gather": "all-gather", "stage": [3]}
+    zero["grad_sync"] = "reduce-scatter"
+    table = {**table, "cluster": {**table["cluster"], "nvme_capacity": "1PB"}, "zero": zero}
+    before = estimate(Job.model_validate(table))
+    job = Job.model_validate({**table, "zero": {**zero, "offload_optimizer": choice[0], "offload_params": choice[1]}})
+    after = estimate(job)
+    assert after.memory.gpu.states_bytes <= before.memory.gpu.states_bytes
+    ranks = job.cluster.gpus_of_a_node
+    tiers = [tier for tier in (after.memory.cpu, after.memory.nvme) if tier is not None]
+    away = sum(t.bytes for tier in tiers for t in tier.terms if t.kind in STATE_KINDS)
+    assert before.memory.gpu.states_bytes * ranks == after.memory.gpu.states_bytes * ranks + away
+    for tier in tiers:
+        assert tier.bytes_per_node == sum(t.bytes for t in tier.terms if t.kind != "fragmentation")
+        assert tier.high_bytes_per_node == sum(t.bytes for t in tier.terms)
+    calls = after.communication.collectives
+    assert after.communication.host_bytes_per_gpu == sum(c.sent_bytes for c in calls if c.fabric == "pcie")
+    assert after.communication.nvme_bytes_per_gpu == sum(c.sent_bytes for c in calls if c.fabric == "nvme")
+    assert all(call.sent_bytes == call.formula(**call.inputs) for call in calls)
+    assert Job.model_validate(job.model_dump(mode="json")) == job

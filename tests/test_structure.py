@@ -372,6 +372,8 @@ def test_plan_json_loads_only_what_it_needs() -> None:
     others = [f"zerocalc.cli.{other}" for other in COMMANDS if other != "plan"]
     views = [f"zerocalc.{view}" for view in ("render", "interop", "explained", "walk", "papers", "recomputed", "counting", "comparison")]
     assert not under(modules, *others, *views, "zerocalc.formulas.published", "zerocalc.formulas.estimators", "zerocalc.formulas.windows")
+    offload = ("offloading", "formulas.offload", "memory.offload", "traffic.offload", "spec.offload", "spec.framework_offload")
+    assert not under(modules, *[f"zerocalc.{module}" for module in offload])
 
 
 def test_a_refusal_loads_no_rich() -> None:

@@ -42,6 +42,8 @@ def estimate_with_assumptions(job: Job, stage: int | None = None, holds: Rank | 
             raise FieldError("zero.stage", f"name one stage of {', '.join(map(str, job.stages))}: an estimate is of one")
         stage = job.stages[0]
     behaviour = job.framework.stage(stage)
+    if job.zero.offloads and not job.can_offload(behaviour):
+        raise FieldError("zero.stage", f"{stage} of {job.framework.name} cannot offload what is asked for")
     holds = rounded(holds or rank(job), job, behaviour.pads)
     ledger = build_ledger(job, holds, behaviour)
     if behaviour.published:
@@ -51,7 +53,7 @@ def estimate_with_assumptions(job: Job, stage: int | None = None, holds: Rank | 
 
         across = framework_traffic(job, holds, behaviour)
     groups = [across, model_parallel(job, holds)]
-    if behaviour.offload is not None and job.zero.offloads:
+    if job.zero.offloads:
         from zerocalc.traffic.offload import offload_traffic  # most jobs keep all on the GPU
 
         groups.append(offload_traffic(job, holds, behaviour, across, ledger.terms))
@@ -81,7 +83,7 @@ def build_ledger(job: Job, holds: Rank, behaviour: FrameworkStage) -> Ledger:
         since=behaviour.gradients_from, until=behaviour.gradients_until, late=_reduced_last(holds, behaviour),
         gradients=zero.chosen(None, behaviour.gradients_unless),
     )  # fmt: skip
-    offload = behaviour.offload if zero.offloads else None
+    offload = behaviour.offloading if zero.offloads else None
     if offload is not None:
         from zerocalc.memory.offload import relocated, rounding  # most jobs keep all on the GPU
 

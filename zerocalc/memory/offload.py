@@ -8,7 +8,8 @@ from zerocalc.formulas.offload import factor_bytes, node_bytes, page_locked, rou
 from zerocalc.ledger import EMPTY, MOMENTS, Block, Term, block, replaced, term
 from zerocalc.modules.rank import Rank
 from zerocalc.modules.visits import touched_elements
-from zerocalc.spec.framework import FrameworkStage, Holding, Offload, Pinned
+from zerocalc.spec.framework import FrameworkStage, Holding, Pinned
+from zerocalc.spec.framework_offload import Offload
 from zerocalc.spec.job import Job
 from zerocalc.spec.recipe import DTYPE_BYTES
 from zerocalc.spec.zero import Tier
@@ -21,17 +22,14 @@ HOST_ALONE = "host memory: what is offloaded, with its buffers; processes, data 
 
 def relocated(job: Job, states: Block, stage: int, behaviour: FrameworkStage) -> Block:
     """The state rows of a rank, each where it lies; ``stage``: as which they are sharded."""
-    offload = behaviour.offload
+    offload = behaviour.offloading
     if offload is None:
         return states
-    row = next((row for row in job.trained_recipe.rows if row.kind == "gradients"), None)
-    sharded = row is not None and stage >= row.sharded_from
+    sharded = tuple(row.name for row in job.trained_recipe.rows if row.kind == "gradients" and stage >= row.sharded_from)
     tiers: dict[str, Tier] = {"weights": job.zero.tier_of("params"), "optimizer": job.zero.tier_of("optimizer")}
-    if sharded:
-        tiers["gradients"] = tiers["optimizer"]
     terms: list[Term] = []
     for entry in states.terms:
-        tier = tiers.get(entry.kind, "gpu")
+        tier = tiers["optimizer"] if entry.kind == "gradients" and entry.name.startswith(sharded) else tiers.get(entry.kind, "gpu")
         if tier == "gpu":
             terms.append(entry)
         elif entry.kind == "weights" and tier == "nvme" and offload.params_in_cpu:
@@ -77,7 +75,7 @@ def touched_on_node(job: Job, rank: Rank, row: Holding) -> Term:
 
 def rounding(job: Job, rank: Rank, behaviour: FrameworkStage, terms: tuple[Term, ...]) -> Block:
     """What page-locked allocations add on the host: as they are rounded up, or by a factor where they are not known."""
-    offload = behaviour.offload
+    offload = behaviour.offloading
     if offload is None:
         return EMPTY
     host = [entry for entry in terms if entry.tier == "cpu" and entry.kind != "checkpoints"]

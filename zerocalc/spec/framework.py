@@ -1,12 +1,15 @@
 """The framework: how states are sharded, gathered and reduced, as data."""
 
-from typing import Annotated, Literal, Self
+from functools import cached_property
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
-from pydantic import Field, StrictBool, model_validator
+from pydantic import BeforeValidator, Field, StrictBool, ValidationError, model_validator
 
-from zerocalc.spec.base import LONGEST_PATH, FieldError, Spec
-from zerocalc.spec.zero import Window
+from zerocalc.spec.base import LONGEST_PATH, FieldError, Spec, explain
 from zerocalc.units import Whole, shown
+
+if TYPE_CHECKING:
+    from zerocalc.spec.framework_offload import Offload
 
 Stage = Annotated[int, Field(ge=0, le=3, strict=True)]
 Moment = Literal["load", "forward", "loss", "backward_start", "backward_end", "step"]
@@ -102,52 +105,10 @@ class Holding(Spec):
     elements: Whole | None = None
 
 
-class Transfer(Spec):
-    """One kind of copy between a GPU and its host, ``down`` to the host or ``up`` to the GPU.
-
-    ``of``: a rank's ``share`` of what is trained, its part of each unit of weights that is gathered (``gathers``), or whole tensors with a part in
-    its share (``touched``). ``per``: a step, a ``reduction`` (which the stage's ``sync`` says), a micro-batch, or each ``later`` one than the first.
-    ``only``: where gradients outlive a micro-batch. ``when`` and ``unless``: only where an option is set, or is not.
-    """
-
-    moment: Literal["forward", "backward", "step"]
-    what: Literal["weights", "gradients"]
-    way: Literal["down", "up"]
-    of: Literal["share", "gathers", "touched"] = "share"
-    dtype: TrafficDtype
-    per: Literal["micro_batch", "later", "step", "reduction"] = "step"
-    only: Literal["accumulated"] | None = None
-    overlapped: StrictBool = False
-    when: Choice | None = None
-    unless: tuple[Choice, ...] = ()
-
-
-class Offload(Spec):
-    """What a stage can keep elsewhere than on the GPU, and how.
-
-    ``optimizer``, ``params``: the devices that each may go to; ``together``: one only with the other, to the same. Gradients that are sharded go
-    with the optimizer, ``moved`` as they are or ``replaced`` by rows of the stage's own. ``pinned``: which rows of a recipe are page-locked on the
-    host, ``pinned_by`` one allocation each, a unit or a tensor; ``factor``: what buffers take on the host at most, where allocations are not known.
-    ``params_in_cpu``: elements of a rank's share that stay in the host's memory when parameters go to drives.
-    """
-
-    source: Annotated[str, Field(max_length=500)]
-
-    optimizer: tuple[Literal["cpu", "nvme"], ...] = ()
-    params: tuple[Literal["cpu", "nvme"], ...] = ()
-    together: StrictBool = False
-    gradients: Literal["moved", "replaced"] = "moved"
-    pinned: tuple[Literal["weights", "gradients", "master"], ...] = ()
-    pinned_by: Pinned = "whole"
-    factor: Annotated[float, Field(ge=1, le=2)] = 1.0
-    params_in_cpu: Window = 0
-    transfers: tuple[Transfer, ...] = ()
-
-    def takes(self, optimizer: str, params: str) -> bool:
-        """Whether the optimizer and the parameters can lie there; ``none`` is the GPU."""
-        if self.together and optimizer != params:
-            return False
-        return (optimizer == "none" or optimizer in self.optimizer) and (params == "none" or params in self.params)
+def _table(value: Any) -> Any:
+    if value is not None and not isinstance(value, dict):
+        raise ValueError(f"{shown(value)} is not a table of fields")
+    return value
 
 
 class FrameworkStage(Spec):
@@ -157,6 +118,7 @@ class FrameworkStage(Spec):
     where that is another one, ``states_if_overlapped`` where reduction overlaps backward and nothing accumulates. ``gradients_unless``: options in
     whose place rows of the stage's own stand for gradients. ``pads``: how shards are rounded up. ``gradients_from``: where gradients lie in a buffer
     for good, the moment from which there is one. ``gradients_until``: the last moment of gradients.
+    ``offload``: what it can keep elsewhere than on the GPU (framework_offload.py).
     A stage without ``moves`` and ``holds`` runs as [ZeRO] describes, by ZeRO's options: ``reduce_buffers`` are its buckets held at once when
     reduction overlaps backward, which it does, unless told otherwise, where it ``overlaps``.
     """
@@ -174,7 +136,20 @@ class FrameworkStage(Spec):
     gradients_until: Literal["backward_end", "step"] = "step"
     moves: tuple[Move, ...] = ()
     holds: tuple[Holding, ...] = ()
-    offload: Offload | None = None
+    offload: Annotated[dict[str, Any] | None, BeforeValidator(_table)] = None
+
+    @cached_property
+    def offloading(self) -> "Offload | None":
+        """What the stage can keep elsewhere than on the GPU; its class is read only where that is asked for."""
+        if self.offload is None:
+            return None
+        from zerocalc.spec.framework_offload import Offload
+
+        try:
+            return Offload.model_validate(self.offload)
+        except ValidationError as error:
+            path, text = explain(error, Offload)
+            raise FieldError("framework.stages", f"stage {self.stage}: offload{'.' if path else ''}{path}: {text}") from None
 
     @property
     def published(self) -> bool:
@@ -210,6 +185,9 @@ class Framework(Spec):
         numbers = [stage.stage for stage in self.stages]
         if numbers != sorted(set(numbers)):
             raise FieldError("framework.stages", "are not in rising order, each once")
+        for stage in self.stages:
+            if not stage.published:  # whose rows are paid for already
+                _ = stage.offloading
         return self
 
     def stage(self, number: int) -> FrameworkStage:

@@ -111,7 +111,7 @@ class Job(Spec):
 
     def can_offload(self, stage: FrameworkStage) -> bool:
         """Whether a stage can keep elsewhere than on the GPU what is to be kept there."""
-        return stage.offload is not None and stage.offload.takes(self.zero.offload_optimizer, self.zero.offload_params)
+        return stage.offloading is not None and stage.offloading.takes(self.zero.offload_optimizer, self.zero.offload_params)
 
     @property
     def reduce_dtype(self) -> str:

@@ -9,7 +9,8 @@ from zerocalc.ledger import Term
 from zerocalc.modules.rank import Rank
 from zerocalc.modules.visits import touched_elements
 from zerocalc.schedule import Collective, Link, Phase, collective
-from zerocalc.spec.framework import FrameworkStage, Transfer
+from zerocalc.spec.framework import FrameworkStage
+from zerocalc.spec.framework_offload import Transfer
 from zerocalc.spec.job import Job
 from zerocalc.spec.recipe import DTYPE_BYTES
 
@@ -21,7 +22,7 @@ Part = tuple[Phase, str, int, int]
 
 def offload_traffic(job: Job, rank: Rank, behaviour: FrameworkStage, across: list[Collective], terms: Iterable[Term]) -> list[Collective]:
     """Copies of one optimizer step; ``across``: the stage's collectives, ``terms``: what lies where."""
-    offload = behaviour.offload
+    offload = behaviour.offloading
     if offload is None:
         return []
     source = offload.source
@@ -84,7 +85,7 @@ def _drives(job: Job, behaviour: FrameworkStage, gathers: list[Part], terms: lis
             copy("step", f"{name} to drives", own, 1)
             continue
         if entry.kind == "gradients":
-            copied = behaviour.offload is not None and behaviour.offload.gradients == "moved"
+            copied = behaviour.offloading is not None and behaviour.offloading.gradients == "moved"
             times = job.training.accumulation if copied and behaviour.sync == "micro_batch" else 1
             copy("backward", f"{name} to drives", own, times, overlapped=True)
             if times > 1:
