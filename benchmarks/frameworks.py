@@ -11,7 +11,6 @@ from pathlib import Path
 
 from zerocalc import presets
 from zerocalc.spec.framework import Framework, FrameworkStage, Holding, Move
-from zerocalc.spec.framework_offload import Transfer
 
 DATA = Path(__file__).parents[1] / "tests" / "data"
 
@@ -147,7 +146,7 @@ def _stage(stage: FrameworkStage) -> Iterator[str]:
 
 
 WAYS = {"down": "to the host", "up": "to the GPU"}
-SHARES = {"share": "P / N", "gathers": "1/N of each gather", "touched": "whole tensors with a part in the share"}
+SHARES = {"share": "P / N", "touched": "whole tensors with a part in the share"}
 COPIES = {**OFTEN, "later": "micro-batch but the first"}
 
 
@@ -163,12 +162,13 @@ def _offloads(stage: FrameworkStage) -> Iterator[str]:
     kept = f" {offload.params_in_cpu:,} elements of a share stay in host memory when parameters go to drives." if offload.params_in_cpu else ""
     most = f" Host memory at most {offload.factor:g} times as much, for buffers." if offload.factor > 1 else ""
     yield f"Can be kept elsewhere{both}: {what}. Sharded gradients {fate}.{kept}{most} ({offload.source})\n"
-    yield "| copies, in | what | of | dtype | a | only |\n|---|---|---|---|---|---|"
+    yield "| copies of gradients | of | dtype | a | only |\n|---|---|---|---|---|"
     for row in offload.transfers:
         often = COPIES[stage.sync if row.per == "reduction" else row.per]
-        conditions = "; ".join(_conditions(row) + ([f"where gradients are {row.only}"] if row.only else []))
-        yield f"| {row.moment} | {row.what} {WAYS[row.way]} | {SHARES[row.of]} | {row.dtype} | {often} | {conditions} |"
+        yield f"| {WAYS[row.way]} | {SHARES[row.of]} | {row.dtype} | {often} | {f'where gradients are {row.only}' if row.only else ''} |"
     yield ""
+    if offload.params:
+        yield f"Of parameters that lie elsewhere, 1/N of each gather is copied to the GPU (dtype: {offload.gathers_in}).\n"
 
 
 def _held(row: Holding) -> str:
@@ -212,7 +212,7 @@ def _sent(row: Move, stage: FrameworkStage) -> str:
 BESIDE = {"host": "on the host", "optimizer": "where the optimizer lies", "params": "where the parameters lie"}
 
 
-def _conditions(row: Move | Holding | Transfer) -> list[str]:
+def _conditions(row: Move | Holding) -> list[str]:
     return ([f"with {row.when}"] if row.when else []) + [f"without {option}" for option in row.unless]
 
 

@@ -105,10 +105,17 @@ class Holding(Spec):
     elements: Whole | None = None
 
 
+class Unread(dict[str, Any]):
+    """A table that is validated only where it is asked for; like all of a job, hashable by value."""
+
+    def __hash__(self) -> int:  # type: ignore[override]
+        return hash(frozenset(self))
+
+
 def _table(value: Any) -> Any:
     if value is not None and not isinstance(value, dict):
         raise ValueError(f"{shown(value)} is not a table of fields")
-    return value
+    return None if value is None else Unread(value)
 
 
 class FrameworkStage(Spec):
@@ -136,7 +143,7 @@ class FrameworkStage(Spec):
     gradients_until: Literal["backward_end", "step"] = "step"
     moves: tuple[Move, ...] = ()
     holds: tuple[Holding, ...] = ()
-    offload: Annotated[dict[str, Any] | None, BeforeValidator(_table)] = None
+    offload: Annotated[Any, BeforeValidator(_table)] = None
 
     @cached_property
     def offloading(self) -> "Offload | None":

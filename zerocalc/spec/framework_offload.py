@@ -5,28 +5,22 @@ from typing import Annotated, Literal
 from pydantic import Field, StrictBool
 
 from zerocalc.spec.base import Spec
-from zerocalc.spec.framework import Choice, Pinned, TrafficDtype
+from zerocalc.spec.framework import Pinned, TrafficDtype
 from zerocalc.spec.zero import Window
 
 
 class Transfer(Spec):
-    """One kind of copy between a GPU and its host, ``down`` to the host or ``up`` to the GPU.
+    """One kind of copy of gradients in backward, ``down`` to the host or ``up`` to the GPU, where the optimizer is not on the GPU.
 
-    ``of``: a rank's ``share`` of what is trained, its part of each unit of weights that is gathered (``gathers``), or whole tensors with a part in
-    its share (``touched``). ``per``: a step, a ``reduction`` (which the stage's ``sync`` says), a micro-batch, or each ``later`` one than the first.
-    ``only``: where gradients outlive a micro-batch. ``when`` and ``unless``: only where an option is set, or is not.
+    ``of``: a rank's ``share`` of what is trained, or whole tensors with a part in it (``touched``). ``per``: a step, a ``reduction`` (which the
+    stage's ``sync`` says), a micro-batch, or each ``later`` one than the first. ``only``: where gradients outlive a micro-batch.
     """
 
-    moment: Literal["forward", "backward", "step"]
-    what: Literal["weights", "gradients"]
     way: Literal["down", "up"]
-    of: Literal["share", "gathers", "touched"] = "share"
+    of: Literal["share", "touched"] = "share"
     dtype: TrafficDtype
-    per: Literal["micro_batch", "later", "step", "reduction"] = "step"
+    per: Literal["micro_batch", "later", "step", "reduction"]
     only: Literal["accumulated"] | None = None
-    overlapped: StrictBool = False
-    when: Choice | None = None
-    unless: tuple[Choice, ...] = ()
 
 
 class Offload(Spec):
@@ -35,7 +29,8 @@ class Offload(Spec):
     ``optimizer``, ``params``: the devices that each may go to; ``together``: one only with the other, to the same. Gradients that are sharded go
     with the optimizer, ``moved`` as they are or ``replaced`` by rows of the stage's own. ``pinned``: which rows of a recipe are page-locked on the
     host, ``pinned_by`` one allocation each, a unit or a tensor; ``factor``: what buffers take on the host at most, where allocations are not known.
-    ``params_in_cpu``: elements of a rank's share that stay in the host's memory when parameters go to drives.
+    ``gathers_in``: the dtype in which a rank's part of each gather comes from the host; new weights cross after the step where they and the
+    optimizer do not lie together. ``params_in_cpu``: elements of a rank's share that stay in the host's memory when parameters go to drives.
     """
 
     source: Annotated[str, Field(max_length=500)]
@@ -48,6 +43,7 @@ class Offload(Spec):
     pinned_by: Pinned = "whole"
     factor: Annotated[float, Field(ge=1, le=2)] = 1.0
     params_in_cpu: Window = 0
+    gathers_in: TrafficDtype = "gather"
     transfers: tuple[Transfer, ...] = ()
 
     def takes(self, optimizer: str, params: str) -> bool:

@@ -28,23 +28,27 @@ def offload_traffic(job: Job, rank: Rank, behaviour: FrameworkStage, across: lis
     source = offload.source
     gathers = _gathers(job, rank, across)
     link = Link("host", 1, "pcie", source)
-    out: list[Collective] = []
-    for row in offload.transfers:
-        if job.zero.chosen(row.when, row.unless) and (row.only is None or job.training.accumulation > 1):
-            dtype, hidden = job.dtype_of(row.dtype), row.overlapped and job.overlaps(behaviour.stage)
-            for phase, what, elements, count in _parts(job, rank, behaviour, row, gathers):
-                name = f"{what} {WAYS[row.way]}"
-                if elements and count:
-                    out.append(collective(link, phase, "copy", name, dtype, elements * DTYPE_BYTES[dtype], count, hidden))
+    zero, hidden = job.zero, job.overlaps(behaviour.stage)
+    optimizer_away, params_away = zero.offload_optimizer != "none", zero.offload_params != "none"
+    parts = [(part, "up", job.dtype_of(offload.gathers_in), True) for part in gathers if params_away]
+    if optimizer_away:
+        parts += [(_gradients(job, rank, behaviour, row), row.way, job.dtype_of(row.dtype), True) for row in offload.transfers]
+    if optimizer_away != params_away:
+        new: Part = ("step", "weights", ceil_div(rank.shardable("trainable"), rank.shards), 1)
+        parts.append((new, "up" if optimizer_away else "down", job.gather_dtype, False))
+    out = [
+        collective(link, phase, "copy", f"{what} {WAYS[way]}", dtype, elements * DTYPE_BYTES[dtype], count, beside and hidden)
+        for (phase, what, elements, count), way, dtype, beside in parts
+        if elements and count
+    ]
     return out + _drives(job, behaviour, gathers, list(terms), Link("host", 1, "nvme", source))
 
 
-def _parts(job: Job, rank: Rank, behaviour: FrameworkStage, row: Transfer, gathers: list[Part]) -> list[Part]:
+def _gradients(job: Job, rank: Rank, behaviour: FrameworkStage, row: Transfer) -> Part:
     """What one row moves."""
-    if row.of == "gathers":
-        return [part for part in gathers if part[0] == row.moment]
     elements = max(touched_elements(job, rank)) if row.of == "touched" else ceil_div(rank.shardable("trainable"), rank.shards)
-    return [(row.moment, row.what, elements, _repeats(job, behaviour, row))]
+    there = row.only is None or job.training.accumulation > 1
+    return "backward", "gradients", elements, _repeats(job, behaviour, row) if there else 0
 
 
 def _repeats(job: Job, behaviour: FrameworkStage, row: Transfer) -> int:
