@@ -31,7 +31,7 @@ MOMENTS = {"load": "load", "forward": "forward", "loss": "loss", "backward_start
 PARTS = {
     "all": "P", "trainable": "T", "persistent": "tensors up to persistence_threshold", "partitioned": "tensors above persistence_threshold",
     "root": "what is outside the layers", "embedding": "the embedding", "layer": "one layer", "layers": "all layers", "head": "the head",
-    "tensor": "the largest tensor",
+    "tensor": "the largest tensor", "touched": "tensors with a part in a rank's share, whole, for each rank of a node",
     "edges": "what tensors on a share's edges have beyond it, and the gradient in the making",
 }  # fmt: skip
 PADS = {
@@ -70,7 +70,9 @@ LEFT_OUT: dict[str, list[str]] = {
         "qgZ's buffers: a tensor in 4 bits, twice. MiCS: read from its source, not recorded; its "
         "hierarchical gathers are not followed. ZenFlow, Muon and compiled stage 3: not offered.",
         "qwZ: the int8 copy beside the weights made of it, a gather's elements in bytes.",
-        "Offload to host and drives: not offered (recorded: 18·P/N bytes of host memory a rank at every stage).",
+        "Offload: host memory is pinned by 9 recorded runs; transfers, page-locked rounding and what lies on drives are as the source says, not "
+        "recorded. While gradients of a tensor are made fp32 on their way to the host, that part of it is not counted. Together with "
+        "grad_accum_dtype, hpZ, qwZ or qgZ it is refused; SuperOffload, ratio below 1, and GPUDirect Storage are not offered.",
         "The allocator, NCCL's buffers and kernels' workspace: nothing was recorded on a GPU.",
     ],
     "fsdp1": [
@@ -80,6 +82,7 @@ LEFT_OUT: dict[str, list[str]] = {
     ],
     "fsdp2": [
         "reshard_after_forward as a number (secondary_group): read from its source, not recorded.",
+        "Offload is as the source says, not recorded; the fp32 shard of a layer that is on its way to a gather is not counted.",
         "The recomputed layer's own working set in block backward: up to 1.4 % of the peak in recorded runs.",
         "Clipping: one all-reduce of 4 bytes. The allocator, NCCL's buffers and kernels' workspace.",
     ],
@@ -136,6 +139,7 @@ def _stage(stage: FrameworkStage) -> Iterator[str]:
     yield f"### Stage {stage.stage} ({stage.name})\n"
     if stage.published:
         yield f"As [ZeRO] describes, by ZeRO's options. Gradients are reduced once a {OFTEN[stage.sync]}; {PADS[stage.pads]}.\n"
+        yield from _offloads(stage)
         return
     if stage.meaning:
         yield f"It is {stage.meaning}.\n"
@@ -154,6 +158,33 @@ def _stage(stage: FrameworkStage) -> Iterator[str]:
         yield "| sends, in | what | calls | dtype | a | over | only |\n|---|---|---|---|---|---|---|"
         yield from [_sent(row, stage) for row in stage.moves]
         yield ""
+    yield from _offloads(stage)
+
+
+WAYS = {"down": "to the host", "up": "to the GPU"}
+SHARES = {"share": "P / N", "touched": "whole tensors with a part in the share"}
+COPIES = {**OFTEN, "later": "micro-batch but the first"}
+
+
+def _offloads(stage: FrameworkStage) -> Iterator[str]:
+    """What a stage can keep elsewhere, and the copies that this costs."""
+    offload = stage.offloading
+    if offload is None:
+        return
+    where = {"optimizer": offload.optimizer, "parameters": offload.params}
+    what = "; ".join(f"{name}: {', '.join(devices)}" for name, devices in where.items() if devices)
+    both = " (both together)" if offload.together else ""
+    fate = "go with it" if offload.gradients == "moved" else "are held there as the rows above say"
+    kept = f" {offload.params_in_cpu:,} elements of a share stay in host memory when parameters go to drives." if offload.params_in_cpu else ""
+    most = f" Host memory at most {offload.factor:g} times as much, for buffers." if offload.factor > 1 else ""
+    yield f"Can be kept elsewhere{both}: {what}. Sharded gradients {fate}.{kept}{most} ({offload.source})\n"
+    yield "| copies of gradients | of | dtype | a | only |\n|---|---|---|---|---|"
+    for row in offload.transfers:
+        often = COPIES[stage.sync if row.per == "reduction" else row.per]
+        yield f"| {WAYS[row.way]} | {SHARES[row.of]} | {row.dtype} | {often} | {f'where gradients are {row.only}' if row.only else ''} |"
+    yield ""
+    if offload.params:
+        yield f"Of parameters that lie elsewhere, 1/N of each gather is copied to the GPU (dtype: {offload.gathers_in}).\n"
 
 
 def _held(row: Holding) -> str:
@@ -164,12 +195,15 @@ def _held(row: Holding) -> str:
         part = "what the windows gather (unknown modules: up to max_live_parameters)"
     elif row.largest is not None:
         part = f"{row.largest}" if row.whole else f"{part}, up to {row.largest}"
+    if row.elements is not None:
+        part = f"{row.elements:,} elements"
     if row.sharded:
         part += " / secondary_group" if row.over == "secondary" else " / N"
     times = f"{row.copies} × " if row.copies > 1 else ""
     if row.if_overlapped > 1:
         times = f"(overlapped: {row.if_overlapped} ×) "
-    conditions = _conditions(row)
+    conditions = [BESIDE[row.beside]] if row.beside != "gpu" else []
+    conditions += [f"with {row.when} {row.device}"] if row.device else _conditions(row)
     if row.accumulated:
         conditions.append("from forward on with accumulation")
     if row.after_layers:
@@ -191,6 +225,9 @@ def _sent(row: Move, stage: FrameworkStage) -> str:
     if row.beyond is not None:
         conditions.append(f"unknown modules: beyond {row.beyond}")
     return f"| {row.moment} | {row.op} of {what} | {calls} | {row.dtype} | {often} | {row.over} | {'; '.join(conditions)} |"
+
+
+BESIDE = {"host": "on the host", "optimizer": "where the optimizer lies", "params": "where the parameters lie"}
 
 
 def _conditions(row: Move | Holding) -> list[str]:

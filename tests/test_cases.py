@@ -61,6 +61,7 @@ def answered(row: dict[str, Any]) -> float:
     gpu = answer.memory.gpu
     quantities: dict[str, Callable[[], float | None]] = {
         "states": lambda: gpu.states_bytes,
+        "host": lambda: answer.memory.cpu.bytes_per_node if answer.memory.cpu else None,
         "terms": lambda: terms(answer, words),
         "layers": lambda: sum(
             t.bytes for t in gpu.terms if t.kind == "activations" and t.moments[0] == "forward" and t.moments[-1] == "backward_start"

@@ -39,7 +39,7 @@ PACKAGE = ROOT / "zerocalc"
 SOURCES = sorted(PACKAGE.rglob("*.py"))
 
 PHYSICS = {"units", "presets", "formulas", "ledger", "schedule", "spec", "modules"}
-ANSWERS = {"results", "estimator", "pipeline", "suggestions", "planner", "memory", "traffic", "counting"}
+ANSWERS = {"results", "offloading", "estimator", "pipeline", "suggestions", "planner", "memory", "traffic", "counting"}
 VIEWS = {"document", "explained", "walk", "recomputed", "papers", "comparison"}
 
 MAY_IMPORT: dict[str, set[str]] = {
@@ -57,8 +57,22 @@ MAY_IMPORT: dict[str, set[str]] = {
     "timing": {"modules", "traffic", "formulas", "ledger", "schedule", "spec", "results"},
     "estimator": {"timing", "memory", "traffic", "modules", "spec", "formulas", "ledger", "schedule", "results"},
     "pipeline": {"estimator", "memory", "modules", "spec", "formulas", "ledger"},
+    "offloading": {"estimator", "modules", "formulas", "ledger", "spec", "results", "units"},
     "suggestions": {"estimator", "ledger", "spec", "results", "units"},
-    "planner": {"suggestions", "estimator", "memory", "traffic", "modules", "spec", "formulas", "ledger", "schedule", "results", "units"},
+    "planner": {
+        "offloading",
+        "suggestions",
+        "estimator",
+        "memory",
+        "traffic",
+        "modules",
+        "spec",
+        "formulas",
+        "ledger",
+        "schedule",
+        "results",
+        "units",
+    },
     "document": {"formulas"},
     "explained": PHYSICS | ANSWERS | {"document"},
     "walk": PHYSICS | {"results"},
@@ -360,6 +374,8 @@ def test_plan_json_loads_only_what_it_needs() -> None:
     others = [f"zerocalc.cli.{other}" for other in COMMANDS if other != "plan"]
     views = [f"zerocalc.{view}" for view in ("render", "interop", "explained", "walk", "papers", "recomputed", "counting", "comparison")]
     assert not under(modules, *others, *views, "zerocalc.formulas.published", "zerocalc.formulas.estimators", "zerocalc.formulas.windows")
+    offload = ("offloading", "formulas.offload", "memory.offload", "traffic.offload", "spec.offload", "spec.framework_offload")
+    assert not under(modules, *[f"zerocalc.{module}" for module in offload])
 
 
 def test_a_refusal_loads_no_rich() -> None:

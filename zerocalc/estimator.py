@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from zerocalc.ledger import ACTIVATION_KINDS, MOMENTS, STATE_KINDS, Block, Ledger, block, join, replaced
+from typing import Literal
+
+from zerocalc.ledger import ACTIVATION_KINDS, MOMENTS, STATE_KINDS, Block, Ledger, Term, block, join, replaced
 from zerocalc.memory.activations import activations
 from zerocalc.memory.buffers import DEFRAGMENTED, buffers, fragmentation, gathered, runtime, secondary, workspaces
 from zerocalc.memory.states import states
@@ -23,6 +25,7 @@ LARGEST = 3
 """Terms that are named as what a peak consists of."""
 DEQUANTISED = block((), (), ("quantised weights cannot be trained: all is trained, as before quantisation",))
 HOST_FABRICS = frozenset({"pcie"})
+DRIVE_FABRICS = frozenset({"nvme"})
 
 
 def estimate(job: Job, stage: int | None = None) -> Estimate:
@@ -51,14 +54,21 @@ def estimate_with_assumptions(job: Job, stage: int | None = None, held: list[Sha
 
 def _on_rank(job: Job, holds: Rank, stage: int) -> tuple[Estimate, tuple[str, ...]]:
     behaviour = job.framework.stage(stage)
+    if job.zero.offloads and not job.can_offload(behaviour):
+        raise FieldError("zero.stage", f"{stage} of {job.framework.name} cannot offload what is asked for")
     holds = rounded(holds, job, behaviour.pads)
     ledger = build_ledger(job, holds, behaviour)
     across = _across(job, holds, behaviour) if not holds.parts else [each for part in holds.parts for each in _across(job, part, behaviour)]
-    schedule = merge((across, model_parallel(job, holds)))
-    memory = _memory(ledger)
+    groups = [across, model_parallel(job, holds)]
+    if job.zero.offloads:
+        from zerocalc.traffic.offload import offload_traffic  # most jobs keep all on the GPU
+
+        groups.append(offload_traffic(job, holds, behaviour, across, ledger.terms))
+    schedule = merge(groups)
+    memory = _memory(job, ledger)
     took = _took(job, holds, behaviour, schedule) if job.cluster.gpu is not None else None
     sent = _communication(job, holds, schedule, stage)
-    answer = Estimate(behaviour.name, stage, memory, sent, took, _fits(job, memory.gpu), job.parallel.pipeline_stage if job.parallel.pp > 1 else None)
+    answer = Estimate(behaviour.name, stage, memory, sent, took, _fits(job, memory), job.parallel.pipeline_stage if job.parallel.pp > 1 else None)
     return answer, ledger.assumptions
 
 
@@ -101,6 +111,10 @@ def build_ledger(job: Job, holds: Rank, behaviour: FrameworkStage) -> Ledger:
         parts += [_named(part, held(job, part, behaviour, kept)) for part in alike]
     if job.model.quantised is not None and holds.stored is None:
         parts.append(DEQUANTISED)
+    if job.zero.offloads:
+        from zerocalc.memory.offload import rounding  # most jobs keep all on the GPU
+
+        parts.append(rounding(job, holds, behaviour, tuple([entry for part in parts for entry in part.terms])))
     fraction = job.zero.fragmentation_fraction
     parts.append(fragmentation(fraction, join(parts)) if fraction else DEFRAGMENTED)
     return join(parts)
@@ -115,14 +129,17 @@ def _named(part: Rank, made: Block) -> Block:
 def _sharded(job: Job, holds: Rank, behaviour: FrameworkStage, stage: int) -> list[Block]:
     """States, and what a stage as published holds beside them, of parameters that are sharded alike."""
     zero, recipe, accumulates = job.zero, job.trained_recipe, job.training.accumulation > 1
-    out = [
-        states(
-            recipe, holds, stage, accumulates=accumulates, whole_gradients=accumulates and zero.defer_grad_sync,
-            owner_blocks=job.model.blocks if zero.gather == "broadcast" else None,
-            since=behaviour.gradients_from, until=behaviour.gradients_until, late=_reduced_last(holds, behaviour),
-            gradients=zero.chosen(None, behaviour.gradients_unless),
-        ),
-    ]  # fmt: skip
+    rows = states(
+        recipe, holds, stage, accumulates=accumulates, whole_gradients=accumulates and zero.defer_grad_sync,
+        owner_blocks=job.model.blocks if zero.gather == "broadcast" else None,
+        since=behaviour.gradients_from, until=behaviour.gradients_until, late=_reduced_last(holds, behaviour),
+        gradients=zero.chosen(None, behaviour.gradients_unless),
+    )  # fmt: skip
+    if zero.offloads:
+        from zerocalc.memory.offload import relocated  # as above
+
+        rows = relocated(job, rows, stage, behaviour)
+    out = [rows]
     if behaviour.published:
         out += [
             buffers(
@@ -135,7 +152,14 @@ def _sharded(job: Job, holds: Rank, behaviour: FrameworkStage, stage: int) -> li
                 reduce_buffers=behaviour.reduce_buffers,
             ),
             secondary(holds, zero.secondary_group, stage, job.gather_dtype),
-            gathered(holds, stage, gather_dtype=job.gather_dtype, adapter_dtype=recipe.gather, units_in_flight=job.framework.units_in_flight),
+            gathered(
+                holds,
+                stage,
+                gather_dtype=job.gather_dtype,
+                adapter_dtype=recipe.gather,
+                units_in_flight=job.framework.units_in_flight,
+                brought=zero.offload_params != "none",
+            ),
         ]
     return out if holds.group == "dp" else [_named(holds, made) for made in out]
 
@@ -146,11 +170,10 @@ def _reduced_last(holds: Rank, behaviour: FrameworkStage) -> int:
     return sum([holds.part(part, trained=True) for part in parts]) if holds.placed else 0
 
 
-def _memory(ledger: Ledger) -> Memory:
+def _memory(job: Job, ledger: Ledger) -> Memory:
     peak, moment = ledger.peak_bytes, ledger.peak_moment
     elsewhere = [t for t in ledger.terms if t.tier != "gpu"]
     on_gpu = tuple([t for t in ledger.terms if t.tier == "gpu"]) if elsewhere else ledger.terms
-    host = tuple([t for t in elsewhere if t.tier == "cpu"])
     states_total = states_then = activations_then = lost = 0
     for entry in on_gpu:
         kind = entry.kind
@@ -175,7 +198,16 @@ def _memory(ledger: Ledger) -> Memory:
         unknown=ledger.unknown,
         terms=on_gpu,
     )
-    return Memory(gpu, HostMemory(sum(t.bytes for t in host), host) if host else None, None)
+    return Memory(gpu, _of_node(job, "cpu", elsewhere), _of_node(job, "nvme", elsewhere))
+
+
+def _of_node(job: Job, tier: Literal["cpu", "nvme"], elsewhere: list[Term]) -> HostMemory | None:
+    """What a node holds beside its GPUs on one tier."""
+    terms = tuple([t for t in elsewhere if t.tier == tier])
+    if not terms:
+        return None
+    least = sum([t.bytes for t in terms if t.kind != "fragmentation"])
+    return HostMemory(least, sum([t.bytes for t in terms]), job.cluster.capacity(tier), terms)
 
 
 def _communication(job: Job, holds: Rank, schedule: Schedule, stage: int) -> Communication:
@@ -189,15 +221,21 @@ def _communication(job: Job, holds: Rank, schedule: Schedule, stage: int) -> Com
         sent_bytes_per_gpu=schedule.sent(NETWORK_FABRICS),
         inter_node_bytes_per_gpu=sum([placed(job, entry).inter_node_bytes for entry in schedule.collectives]),
         host_bytes_per_gpu=schedule.sent(HOST_FABRICS),
+        nvme_bytes_per_gpu=schedule.sent(DRIVE_FABRICS),
         unknown=unknown_traffic(job, holds),
         collectives=schedule.collectives,
     )
 
 
-def _fits(job: Job, gpu: GpuMemory) -> bool | None:
-    usable = job.cluster.usable_bytes
+def _fits(job: Job, memory: Memory) -> bool | None:
+    usable, gpu = job.cluster.usable_bytes, memory.gpu
+    beside = [tier for tier in (memory.cpu, memory.nvme) if tier is not None and tier.capacity_bytes is not None]
+    if any(tier.lacking_bytes > 0 for tier in beside):
+        return False
     if usable is None:
         return None
     if gpu.states_bytes > usable or gpu.reserved_bytes > usable:
         return False  # what is unknown can only add to it
-    return None if gpu.unknown else True
+    if gpu.unknown or any(tier.high_bytes_per_node > (tier.capacity_bytes or 0) for tier in beside):
+        return None
+    return True

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, get_args
 
 from zerocalc.document import plain
-from zerocalc.ledger import ACTIVATION_KINDS, STATE_KINDS, Kind, Term, record
+from zerocalc.ledger import ACTIVATION_KINDS, STATE_KINDS, Kind, Term, Tier, record
 from zerocalc.memory.activations import layers_suffix
 from zerocalc.modules.rank import rank
 from zerocalc.results import Estimate, Plan, TimePart
@@ -50,7 +50,11 @@ ROWS_AT_PEAK: dict[str, frozenset[str]] = {"states then": STATE_KINDS, "in all":
 """Rows that sum what is alive at the peak."""
 ROWS_OF_TRAFFIC: dict[str, frozenset[str]] = dict.fromkeys(("traffic per step", "sent per gpu"), NETWORK_FABRICS)
 ROWS_OF_TRAFFIC["to and from host"] = frozenset({"pcie"})
-HOST_ROW = "host memory per node"
+ROWS_OF_TRAFFIC["to and from drives"] = frozenset({"nvme"})
+ROWS_OF_NODES: dict[str, tuple[Tier, bool]] = {
+    "host memory per node": ("cpu", False), "page-locked": ("cpu", True), "drives per node": ("nvme", False),
+}  # fmt: skip
+"""Rows of what a node holds beside its GPUs: the tier, and whether what page-locked allocations are rounded up by counts too."""
 ALIASES = {
     **{"peak": "in all", "to spare": "with fragmentation", "fits": "with fragmentation"},
     **{"of ddp": "model states", "c_b": "buffers", "traffic": "traffic per step"},
@@ -59,7 +63,7 @@ ALIASES = {
 TIME_ROW = "time per step"
 TIMES = {"time": TIME_ROW, "step_seconds": TIME_ROW, "compute": "computing", "mfu": "computing", "exposed": "traffic that nothing hides"}
 """What parts of a step's time, or all of them, are called too."""
-ROW_NAMES = (*ROWS, *ROWS_AT_PEAK, *ROWS_OF_TRAFFIC, HOST_ROW, *ALIASES)
+ROW_NAMES = (*ROWS, *ROWS_AT_PEAK, *ROWS_OF_TRAFFIC, *ROWS_OF_NODES, *ALIASES)
 
 
 @record
@@ -79,8 +83,9 @@ def explain(plan: Plan, term: str | None = None) -> list[Explanation]:
     """The entries of each candidate; with ``term``, those whose name, kind or operation holds that text, or that a row of that name sums."""
     out = []
     for candidate in plan.candidates:
-        host = candidate.memory.cpu.terms if candidate.memory.cpu else ()
-        terms = (*candidate.memory.gpu.terms, *host)
+        memory = candidate.memory
+        beside = [entry for tier in (memory.cpu, memory.nvme) if tier is not None for entry in tier.terms]
+        terms = (*memory.gpu.terms, *beside)
         collectives = candidate.communication.collectives
         times = candidate.time.parts if candidate.time is not None else ()
         row = ""
@@ -118,7 +123,8 @@ def row_name(text: str) -> str:
 def _sums(row: str, term: Term, candidate: Estimate) -> bool:
     """Whether a row sums an entry."""
     if term.tier != "gpu":
-        return row == HOST_ROW
+        tier, rounded = ROWS_OF_NODES.get(row, ("gpu", False))
+        return term.tier == tier and (rounded or term.kind != "fragmentation")
     alive = term.kind == "fragmentation" or candidate.memory.gpu.peak_moment in term.moments
     return term.kind in ROWS.get(row, ()) or (alive and term.kind in ROWS_AT_PEAK.get(row, ()))
 

@@ -85,6 +85,11 @@ def plan(job: Job) -> Plan:
         candidates.append(candidate)
         assumptions += rests_on
     verdict = _verdict(candidates)
+    notes = _notes(job, candidates)
+    if verdict == "does_not_fit":
+        from zerocalc.offloading import would_fit  # most answers fit
+
+        notes += would_fit(job)
     timed = any(candidate.time is not None for candidate in candidates)
     assumptions = [*job.model.assumed, *_assumed(job, timed), *assumptions]
     return Plan(
@@ -94,7 +99,7 @@ def plan(job: Job) -> Plan:
         verdict=verdict,
         recommended=recommend(job, candidates),
         assumptions=tuple(dict.fromkeys(assumptions)),
-        notes=(*_notes(job, candidates), *job.config_notes),
+        notes=(*notes, *job.config_notes),
         suggestions=_suggestions(job) if verdict == "does_not_fit" else (),
     )
 
@@ -122,12 +127,7 @@ def _assumed(job: Job, timed: bool) -> list[str]:
     if job.model.lora is not None:
         out += [*job.model.lora.assumed, HELD if job.model.quantised is None else LORA, *_adapters(job, job.model.lora)]
     if timed:
-        own, (typical, note) = job.training.kernel_efficiency, cluster.kernel_efficiency
-        share = f"{100 * typical:.0f} % of the dense peak ({note})" if own is None else f"{100 * own:.0f} % of the dense peak"
-        from zerocalc.traffic.placement import HOPS
-
-        out.append(f"time: kernels reach {share}, links their nominal bandwidth; a hop takes {HOPS}; no input, no stragglers")
-        out.append("FLOPs as papers count them: attention over the whole square, of which a causal mask needs half")
+        out += _assumed_of_time(job)
     out += _tensor_parallel(job)
     if parallel.pp > 1:
         out += _pipeline(job)
@@ -155,6 +155,20 @@ def _assumed(job: Job, timed: bool) -> list[str]:
     return out
 
 
+def _assumed_of_time(job: Job) -> list[str]:
+    own, (typical, note) = job.training.kernel_efficiency, job.cluster.kernel_efficiency
+    share = f"{100 * typical:.0f} % of the dense peak ({note})" if own is None else f"{100 * own:.0f} % of the dense peak"
+    from zerocalc.traffic.placement import HOPS
+
+    out = [
+        f"time: kernels reach {share}, links their nominal bandwidth; a hop takes {HOPS}; no input, no stragglers",
+        "FLOPs as papers count them: attention over the whole square, of which a causal mask needs half",
+    ]
+    if job.zero.offload_optimizer != "none":
+        out.append("time: the host's optimizer step reads and writes each state once, as fast as its memory carries them")
+    return out
+
+
 def _suggestions(job: Job) -> tuple[str, ...]:
     from zerocalc.suggestions import suggestions  # most answers have none
 
@@ -177,7 +191,8 @@ def recommend(job: Job, candidates: list[Estimate]) -> Recommendation | None:
         fitting = [c for c in candidates if c.fits is None]
         if not fitting:
             return None
-        why.append(f"on model states and buffers alone: {', '.join(fitting[0].memory.gpu.unknown)} unknown")
+        unknown = fitting[0].memory.gpu.unknown
+        why.append(f"on model states and buffers alone: {', '.join(unknown)} unknown" if unknown else f"if {' and '.join(unsure(fitting[0]))}")
     chosen = cheapest(fitting)
     for other in candidates:
         if other.fits is False:
@@ -190,9 +205,30 @@ def recommend(job: Job, candidates: list[Estimate]) -> Recommendation | None:
     return Recommendation(chosen.name, tuple(why))
 
 
+BESIDE = {"cpu": "host memory", "nvme": "drives"}
+
+
+def short_of(candidate: Estimate) -> list[str]:
+    """What a node's host lacks, in words: ``12.0 GiB of host memory a node``."""
+    memory = candidate.memory
+    tiers = {"cpu": memory.cpu, "nvme": memory.nvme}
+    return [f"{format_gib(tier.lacking_bytes)} of {BESIDE[name]} a node" for name, tier in tiers.items() if tier is not None and tier.lacking_bytes]
+
+
+def unsure(candidate: Estimate) -> list[str]:
+    """On what it depends whether a node's host suffices, in words."""
+    host = candidate.memory.cpu
+    if host is None or host.capacity_bytes is None or not host.bytes_per_node <= host.capacity_bytes < host.high_bytes_per_node:
+        return []
+    most, there = format_gib(host.high_bytes_per_node), format_gib(host.capacity_bytes)
+    return [f"page-locked buffers leave the host's {there} a node enough (they may take {most} in all)"]
+
+
 def _lacks(other: Estimate, usable: int) -> str:
     gpu = other.memory.gpu
     needed = max(gpu.reserved_bytes, gpu.states_bytes)
+    if needed <= usable:
+        return f"{display_name(other.name)} lacks {' and '.join(short_of(other))}"
     at = gpu.at_peak
     activations = "unknown" if "activations" in gpu.unknown else format_gib(at.activations_bytes)
     parts = f"states {format_gib(at.states_bytes)}, activations {activations}, other {format_gib(at.other_bytes)}"
@@ -217,6 +253,12 @@ def _time_needs(job: Job) -> str:
     gpu = job.cluster.gpu
     if gpu is None or gpu.bf16_dense_flops_per_second is None or gpu.memory_bytes_per_second is None:
         return "time is unknown: the GPU's speed is not among its figures"
+    if job.zero.offload_optimizer != "none" and job.cluster.cpu_bytes_per_second is None:
+        return "time is unknown: --cpu-bandwidth 400GB/s says what a host's memory carries, where the optimizer's step runs"
+    if "nvme" in (job.zero.offload_optimizer, job.zero.offload_params) and job.cluster.nvme_bytes_per_second_per_gpu is None:
+        return "time is unknown: --nvme-bandwidth 25GB/s says what a node's drives read or write together"
+    if (job.zero.offloads or job.zero.checkpoints_on_host) and job.cluster.host_bytes_per_second_per_gpu is None:
+        return "time is unknown: the GPU's link to its host is not among its figures"
     if job.cluster.intra_node_bytes_per_second is None:
         return "time is unknown: --intra-node 450GB/s says what a GPU sends inside its node"
     return "time is unknown: --node, or --inter-node 3200Gbps, says what a node's network cards send together"
@@ -244,6 +286,8 @@ def _notes(job: Job, candidates: list[Estimate]) -> list[str]:
         notes.append(
             f"of the class of {job.model.family or 'this model'} only unfused attention is known, which keeps more; --attention eager counts it"
         )
+    if job.zero.offloads or job.zero.checkpoints_on_host:
+        notes += _offload_notes(job, candidates)
     if job.parallel.tp * job.parallel.pp > 1 and "activations" in unknown:
         notes.append("what tensor and pipeline parallelism send is unknown too, and not in the traffic")
     if job.even_share:
@@ -257,6 +301,20 @@ def _notes(job: Job, candidates: list[Estimate]) -> list[str]:
             f"tensor parallelism over {job.parallel.tp} GPUs leaves the node of {job.cluster.gpus_per_node}: its all-reduces cross the network"
         )
     return notes
+
+
+def _offload_notes(job: Job, candidates: list[Estimate]) -> list[str]:
+    """Which stages are not shown, whose capacity is not known, and how far computing keeps up."""
+    from zerocalc.offloading import efficiencies  # most jobs keep all on the GPU
+
+    notes = []
+    left_out = [stage.name for stage in job.framework.stages if stage.stage not in job.stages]
+    if job.zero.stage is None and left_out:
+        notes.append(f"not shown, since they cannot keep that elsewhere: {', '.join(map(display_name, left_out))}")
+    for flag, tiers in (("--cpu-memory 1TB", [c.memory.cpu for c in candidates]), ("--nvme-capacity 30TB", [c.memory.nvme for c in candidates])):
+        if job.cluster.usable_bytes is not None and any(tier is not None and tier.capacity_bytes is None for tier in tiers):
+            notes.append(f"what fits is said of GPUs alone: {flag} says what a node's host has")
+    return notes + [kind.words() for kind in efficiencies(*shares(job)[0])]
 
 
 def _beyond_data_parallelism(job: Job, candidates: list[Estimate]) -> list[str]:

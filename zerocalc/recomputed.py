@@ -13,7 +13,7 @@ from zerocalc.counting import count_parameters
 from zerocalc.estimator import estimate
 from zerocalc.formulas import estimators, published, published_activations
 from zerocalc.formulas.formula import Written
-from zerocalc.ledger import Term, record
+from zerocalc.ledger import STATE_KINDS, Term, record
 from zerocalc.modules.base import layout
 from zerocalc.modules.layers import architecture
 from zerocalc.results import Estimate
@@ -44,7 +44,7 @@ def _by(formula: Written[..., Any], **inputs: float) -> Ours:
 
 def bare(parameters: int, gpus: int, **parts: Any) -> Job:
     """A job of so many parameters without an architecture."""
-    return Job.model_validate({"model": {"params": parameters}, "cluster": {"gpus": gpus}, **parts})
+    return Job.model_validate({"model": {"params": parameters}, **{"cluster": {"gpus": gpus}, **parts}})
 
 
 def layered(shape: dict[str, int], sequence_parallel: bool = False, recompute: Recompute = "none", **zero: bool) -> Job:
@@ -193,6 +193,33 @@ def activation_working_memory(*, hidden: int, heads: int, seq: int, micro_batch:
     return _by(published.activation_working_memory, micro_batch=micro_batch, seq=seq, checkpoint_interval=1, hidden=hidden, heads=heads)
 
 
+def kept_on_gpu(*, parameters: int, away: str) -> Ours:
+    """Bytes per parameter on the one GPU there is, with gradients, the optimizer or both on the host."""
+    answer = estimate(bare(parameters, 1, zero={"stage": 2, "offload_optimizer": "cpu" if away == "both" else "none"}))
+    left = sum(term.bytes for term in answer.memory.gpu.terms if term.kind in STATE_KINDS and term.kind != away)
+    return Ours(Fraction(left, parameters), "16·Ψ less what is away")
+
+
+def reduced_by(*, parameters: int, away: str) -> Ours:
+    """How many times less that is than with all on the GPU."""
+    return Ours(16 / kept_on_gpu(parameters=parameters, away=away).value, None)
+
+
+def host_traffic(*, parameters: int, gpus: int) -> Ours:
+    """Bytes per parameter of a GPU's share that cross its host link in a step, gradients and optimizer on the host."""
+    sent = estimate(bare(parameters, gpus, zero={"stage": 2, "offload_optimizer": "cpu"})).communication.host_bytes_per_gpu
+    return Ours(Fraction(sent * gpus, parameters), "2·Ψ + 2·Ψ")
+
+
+def largest_on_node(*, memory: int, gpus: int, stage: int, optimizer: str = "none", params: str = "none") -> Ours:
+    """Parameters of the largest model whose states fit the tier, of ``memory`` bytes for all GPUs of a node, that holds most of them."""
+    trial = 10**9 * gpus
+    zero = {"stage": stage, "offload_optimizer": optimizer, "offload_params": params}
+    held = estimate(bare(trial, gpus, cluster={"gpus": gpus, "gpus_per_node": gpus, "nvme_capacity": "1PB"}, zero=zero)).memory
+    tier = held.nvme or (held.cpu if params == "cpu" else None)
+    return Ours(Fraction(memory * trial, tier.bytes_per_node if tier else held.gpu.states_bytes * gpus), None)
+
+
 def gpt_parameters(*, layers: int, hidden: int, heads: int, seq: int) -> Ours:
     """Parameters, counted tensor by tensor."""
     value = count_parameters(_gpt(layers, hidden, heads, seq)).total
@@ -301,6 +328,7 @@ QUANTITIES: dict[str, Callable[..., Ours]] = {
         *(partitioned_share, host_copies, checkpoints, activations, parameters, states_both_gradients, node_activations, node_checkpoints),
         *(state_working_memory, activation_working_memory, gpt_parameters, gpt_parameters_closed, layer_activations, layer_share),
         *(first_stage_activations, megatron_states, selective_saving, selective_overhead, estimator),
+        *(kept_on_gpu, reduced_by, host_traffic, largest_on_node),
     )
 }
 """What a table's file can name."""

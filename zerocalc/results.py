@@ -40,10 +40,19 @@ class GpuMemory:
 
 @record
 class HostMemory:
-    """Memory of one node beside its GPUs [bytes]."""
+    """Memory of one node beside its GPUs [bytes]: at least, and at most with what page-locked allocations are rounded up by (terms of kind
+    "fragmentation", which count nowhere else); ``capacity_bytes`` is what the node has, if that is known.
+    """
 
     bytes_per_node: int
+    high_bytes_per_node: int
+    capacity_bytes: int | None
     terms: tuple[Term, ...]
+
+    @property
+    def lacking_bytes(self) -> int:
+        """What is missing at least; 0 where it suffices or the capacity is unknown."""
+        return 0 if self.capacity_bytes is None else max(0, self.bytes_per_node - self.capacity_bytes)
 
 
 @record
@@ -67,6 +76,7 @@ class Communication:
     sent_bytes_per_gpu: int
     inter_node_bytes_per_gpu: int | None
     host_bytes_per_gpu: int
+    nvme_bytes_per_gpu: int
     unknown: tuple[str, ...]
     collectives: tuple[Collective, ...]
 

@@ -48,7 +48,8 @@ class Found:
         """The change as flags, and what fits then."""
         stage = () if self.best.stage in asked else (f"--stage {self.best.stage}",)
         gpu = self.best.memory.gpu
-        known = "" if self.best.fits else f" on what is known ({', '.join(gpu.unknown)} aside)"
+        aside = ", ".join(gpu.unknown or ["what page-locked buffers are rounded up by"])
+        known = "" if self.best.fits else f" on what is known ({aside} aside)"
         even = " on an even share of the pipeline" if self.change.job.even_share else ""
         return f"{' '.join((*stage, *self.change.flags))}: {display_name(self.best.name)} then fits{even}{known}, in {format_gib(gpu.reserved_bytes)}"
 
@@ -138,7 +139,8 @@ def _would_do(answer: Estimate) -> bool:
 def _with_these_gpus(job: Job) -> Iterator[Change]:
     """Every combination of: other stages, one sequence at a time, recomputation, tensor parallelism in the node."""
     training, known = job.training, bool(job.training.seq) and _activations_known(job)
-    others = tuple(stage.stage for stage in job.framework.stages if stage.stage not in job.stages)
+    able = [stage.stage for stage in job.framework.stages if not job.zero.offloads or job.can_offload(stage)]
+    others = tuple(stage for stage in able if stage not in job.stages)
     stages = [((), 0)] + [((), 1)] * bool(others)
     micro = [0, 1] if known and training.micro_batch > 1 else [0]
     now = RECOMPUTE.index(training.recompute)

@@ -40,8 +40,8 @@ def timing(job: Job, work: Work | None, holds: Rank, stage: int, schedule: Sched
     peak = gpu.bf16_dense_flops_per_second if gpu else None
     if work is None or gpu is None or peak is None or not gpu.memory_bytes_per_second:
         return None
-    transfers = _transfers(job, schedule)
-    if transfers is None:
+    transfers, update = _transfers(job, schedule), _update(job, holds, stage)
+    if transfers is None or update is None:
         return None
     micro_batches, shared = job.training.accumulation, job.model_parallel
     model = step_flops(micro_batches=micro_batches, forward_flops=work.forward, backward_flops=work.backward, recomputed_flops=0)
@@ -55,10 +55,6 @@ def timing(job: Job, work: Work | None, holds: Rank, stage: int, schedule: Sched
     bubble = _part(
         "pipeline's bubble", bubble_seconds, busy_seconds=busy, pipeline_parallel=job.parallel.pp, micro_batches=micro_batches,
         interleave=job.parallel.interleave,
-    )  # fmt: skip
-    update = _part(
-        "optimizer's update", update_seconds, passes=UPDATE_PASSES, state_bytes=_updated_bytes(job, holds, stage),
-        bytes_per_second=gpu.memory_bytes_per_second,
     )  # fmt: skip
     parts = (computing, exposed, bubble, update)
     step = sum(part.seconds for part in parts)
@@ -87,9 +83,26 @@ def _part(name: str, formula: Ratio[Any], **inputs: float) -> TimePart:
     return TimePart(name, formula.function(**inputs), formula, inputs, formula.source)
 
 
+def _update(job: Job, holds: Rank, stage: int) -> TimePart | None:
+    """The optimizer's step where its states lie: on the GPU, or on the host, through whose memory those of all of a node's ranks go."""
+    cluster, ranks = job.cluster, 1
+    carried = cluster.gpu.memory_bytes_per_second if cluster.gpu else None
+    if job.zero.offload_optimizer != "none":
+        carried, ranks = cluster.cpu_bytes_per_second, cluster.gpus_of_a_node
+    if not carried:
+        return None
+    states = ranks * _updated_bytes(job, holds, stage)
+    return _part("optimizer's update", update_seconds, passes=UPDATE_PASSES, state_bytes=states, bytes_per_second=carried)
+
+
 def _updated_bytes(job: Job, holds: Rank, stage: int) -> int:
-    """Bytes of weights, gradients and optimizer states of what a rank updates: its share, where optimizer states are sharded."""
-    rows = [row for row in job.trained_recipe.rows if row.kind in STATE_KINDS and row.of != "frozen"]
+    """Bytes of weights, gradients and optimizer states of what a rank updates: its share, where optimizer states are sharded.
+
+    Weights on the GPU are none of what the host updates: they are copied there afterwards.
+    """
+    apart = job.zero.offload_optimizer != "none" and job.zero.offload_params == "none"
+    kinds = STATE_KINDS - {"weights"} if apart else STATE_KINDS
+    rows = [row for row in job.trained_recipe.rows if row.kind in kinds and row.of != "frozen"]
     sharded = any(row.kind == "optimizer" and stage >= row.sharded_from for row in rows)
     total = 0
     for part in holds.parts or (holds,):
@@ -126,8 +139,8 @@ def _transfers(job: Job, schedule: Schedule) -> list[Transfer] | None:
 def _transfer(job: Job, where: Placed) -> TimePart | None:
     """The time of all calls of a collective over the link that takes longest; ``None`` where one that is used is not known."""
     entry, cluster = where.collective, job.cluster
-    host = cluster.gpu.pcie_bytes_per_second if cluster.gpu else None
-    inside = host if entry.fabric == "pcie" else cluster.intra_node_bytes_per_second
+    beside = {"pcie": cluster.host_bytes_per_second_per_gpu, "nvme": cluster.nvme_bytes_per_second_per_gpu}
+    inside = beside.get(entry.fabric, cluster.intra_node_bytes_per_second)
     across = cluster.inter_node_bytes_per_second_per_gpu
     links = [(sent, speed) for sent, speed in ((entry.sent_bytes - where.inter_node_bytes, inside), (where.inter_node_bytes, across)) if sent]
     if not links or any(not speed for _, speed in links):

@@ -77,6 +77,17 @@ def holdings(candidate: Estimate, moment: Moment) -> list[Holding]:
     return out
 
 
+def elsewhere(candidate: Estimate, kinds: frozenset[str]) -> tuple[Term, ...]:
+    """States of some kinds that lie in a node's memory or on its drives, per node."""
+    tiers = (candidate.memory.cpu, candidate.memory.nvme)
+    return tuple(t for tier in tiers if tier is not None for t in tier.terms if t.kind in kinds)
+
+
+def copied(candidate: Estimate, phase: Phase) -> tuple[Collective, ...]:
+    """Copies between GPUs, hosts and drives in a phase."""
+    return tuple(c for c in candidate.communication.collectives if c.group == "host" and c.moment == phase)
+
+
 def gathered(candidate: Estimate, moment: Moment) -> tuple[Term, ...]:
     """Units gathered whole at a moment."""
     return tuple(t for t in candidate.memory.gpu.terms if t.kind == "gathered" and moment in t.moments)

@@ -79,6 +79,12 @@ DEEPSPEED = [
     (zero(overlap_comm=False), "zero.overlap_comm", False),
     (zero(2, overlap_comm="auto"), "zero.overlap_comm", None),
     (zero(offload_optimizer={"device": "none"}), "zero.stage", [3]),
+    (zero(offload_optimizer={"device": "cpu"}), "zero.offload_optimizer", "cpu"),
+    (zero(offload_param={"device": "cpu"}), "zero.offload_params", "cpu"),
+    (zero(2, offload_param={"device": "cpu"}), "zero.offload_params", "none"),
+    (zero(2, offload_optimizer={"device": "nvme"}), "zero.offload_optimizer", "cpu"),
+    (zero(0, offload_optimizer={"device": "cpu"}), "zero.offload_optimizer", "none"),
+    (zero(cpu_offload=True), "zero.offload_optimizer", "cpu"),
     ({**zero(), "communication_data_type": "fp32"}, "zero.reduce_dtype", "fp32"),
     ({**zero(), "bf16": {"enabled": False}}, "recipe.name", "fp32-adam"),
     ({**zero(), "bf16": {"enabled": "auto"}, "fp16": {"enabled": "auto"}}, "recipe.name", "mixed-adam"),
@@ -111,9 +117,13 @@ def test_deepspeed_keys(config: Table, path: str, wanted: Any) -> None:
 
 
 REFUSED = [
-    (zero(offload_optimizer={"device": "cpu"}), "zero_optimization.offload_optimizer.device: offloading is not modelled yet"),
-    (zero(offload_param={"device": "nvme"}), "zero_optimization.offload_param.device: offloading is not modelled yet"),
-    (zero(cpu_offload=True), "zero_optimization.cpu_offload: offloading is not modelled yet"),
+    (zero(offload_optimizer={"device": "disk"}), "zero_optimization.offload_optimizer.device: 'disk' is not one of none, cpu, nvme"),
+    (zero(offload_optimizer={"device": "cpu", "ratio": 0.5}), "zero_optimization.offload_optimizer.ratio: 0.5"),
+    (zero(offload_param={"device": "nvme"}), "zero_optimization.offload_param.device: nvme needs drives"),
+    (
+        zero(offload_optimizer={"device": "cpu"}, zero_quantized_weights=True),
+        "zero_optimization.offload_optimizer.device: cpu together with quantised",
+    ),
     (zero(7), "zero_optimization.stage: 7 is not a ZeRO stage"),
     (zero(stage="two"), "zero_optimization.stage: 'two' is not a whole number"),  # type: ignore[arg-type]
     (zero(reduce_bucket_size="5e8"), "zero_optimization.reduce_bucket_size: '5e8' is not a whole number"),
@@ -126,7 +136,7 @@ REFUSED = [
     ({**zero(), "data_types": {"param_dtype": "fp16"}}, "data_types.param_dtype: fp16 contradicts bf16.enabled"),
     ({**zero(0), "data_types": {"grad_accum_dtype": "fp32"}}, "data_types.grad_accum_dtype: fp32 beside a model in bf16 needs ZeRO"),
     ({**zero(), "communication_data_type": "fp8"}, "communication_data_type: 'fp8' is not one of"),
-    ({**zero(), "activation_checkpointing": {"cpu_checkpointing": True}}, "activation_checkpointing.cpu_checkpointing: "),
+    ({**zero(), "activation_checkpointing": {"cpu_checkpointing": True}}, "activation_checkpointing.cpu_checkpointing: moves stored checkpoints"),
     ({**zero(), "elasticity": {"enabled": True}}, "elasticity: "),
     ({**zero(), "zero_optimization": 3}, "zero_optimization: 3 is not a table of settings"),
     ({**zero(), "train_micro_batch_size_per_gpu": "auto"}, "train_micro_batch_size_per_gpu: auto is what the Trainer is told: --micro-batch says it"),
@@ -332,7 +342,6 @@ def test_a_file_of_deepspeeds_lies_beside_accelerates() -> None:
 @pytest.mark.parametrize(
     ("config", "wanted"),
     [
-        (fsdp("fsdp_offload_params: true"), "fsdp_config.fsdp_offload_params: offloading is not modelled yet"),
         (fsdp().replace("TRANSFORMER_BASED_WRAP", "SIZE_BASED_WRAP"), "fsdp_config.fsdp_auto_wrap_policy: 'SIZE_BASED_WRAP' is not modelled"),
         (fsdp("fsdp_sharding_strategy: HALF"), "fsdp_config.fsdp_sharding_strategy: 'HALF' is not one of FULL_SHARD"),
         (fsdp("fsdp_version: 3"), "fsdp_config.fsdp_version: 3 is not 1 or 2"),
@@ -340,7 +349,10 @@ def test_a_file_of_deepspeeds_lies_beside_accelerates() -> None:
         (fsdp().replace("bf16", "fp8"), "mixed_precision: 'fp8' is not one of no, bf16, fp16"),
         ("distributed_type: MEGATRON_LM", "distributed_type: 'MEGATRON_LM' is not one of"),
         ("compute_environment: LOCAL_MACHINE", "distributed_type: is missing"),
-        ("distributed_type: DEEPSPEED\ndeepspeed_config:\n  offload_optimizer_device: cpu", "deepspeed_config.offload_optimizer_device: offloading"),
+        (
+            "distributed_type: DEEPSPEED\ndeepspeed_config:\n  offload_optimizer_device: cpu\n  deepspeed_config_file: ds.json",
+            "deepspeed_config.offload_optimizer_device: is said by the file",
+        ),
     ],
 )
 def test_what_accelerate_asks_for_and_is_not_modelled(config: str, wanted: str) -> None:
@@ -417,7 +429,6 @@ def test_degrees_say_how_many_gpus_there_are() -> None:
 @pytest.mark.parametrize(
     ("config", "wanted"),
     [
-        (titan("enable_cpu_offload = true"), "training.enable_cpu_offload: offloading"),
         (titan("global_batch_size = 33"), "training.global_batch_size: 33 is not micro-batch 2 × accumulation 1 × data-parallel 16 = 32"),
         (titan(mode="memory_budget"), "activation_checkpoint.mode: 'memory_budget'"),
         (titan(mode="selective", option="often"), "activation_checkpoint.selective_ac_option: 'often'"),

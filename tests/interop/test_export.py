@@ -19,6 +19,7 @@ from zerocalc.estimator import estimate
 from zerocalc.interop import targets
 from zerocalc.interop.deepspeed_keys import ADDED_UP_IN, KNOBS, options
 from zerocalc.spec.job import Job
+from zerocalc.spec.offload import NOT_KNOWN_WITH
 
 Table = dict[str, Any]
 RECIPES = {
@@ -31,6 +32,18 @@ RECIPES = {
 KEPT_IN_FP32 = ("mixed-adam-fp32-grad", "megatron")
 """Recipes with 16-bit weights that DeepSpeed needs ZeRO for."""
 STAGES = {"deepspeed": (0, 1, 2, 3), "fsdp1": (0, 2, 3), "fsdp2": (2, 3), "torchtitan": (2, 3), "torch-ddp": (0,)}
+
+
+@st.composite
+def offloads(draw: st.DrawFn, framework: str, stage: int, zero: Table) -> Table:
+    """What a framework can keep in host memory at a stage, half of the time."""
+    if draw(st.booleans()) or any(zero.get(name) for name in NOT_KNOWN_WITH):
+        return {}
+    if framework in ("fsdp1", "fsdp2", "torchtitan") and stage:
+        return {"offload_optimizer": "cpu", "offload_params": "cpu"}
+    if framework != "deepspeed" or not stage:
+        return {}
+    return {"offload_optimizer": "cpu", **({"offload_params": draw(st.sampled_from(["none", "cpu"]))} if stage == 3 else {})}
 
 
 @st.composite
@@ -66,9 +79,10 @@ def written_jobs(draw: st.DrawFn, framework: str, target: str) -> tuple[Table, i
         if dp * cp % per_node or tp * pp * cp > 1:
             zero.pop("quantised_gradients", None)  # refused: whole nodes reduce so
         zero |= {"secondary_group": 2} if stage == 3 and dp * cp % 2 == 0 and draw(st.booleans()) else {}
+    zero |= draw(offloads(framework, stage, zero))
     recipe = draw(st.sampled_from([name for name in RECIPES.get(framework, RECIPES["fsdp"]) if stage or name not in KEPT_IN_FP32]))
     if framework == "deepspeed" and stage and recipe != "fp32-adam" and ADDED_UP_IN in options():
-        zero[ADDED_UP_IN] = draw(st.sampled_from([None, "fp32"]))
+        zero[ADDED_UP_IN] = draw(st.sampled_from([None] if "offload_optimizer" in zero else [None, "fp32"]))
     if framework == "torch-ddp":
         recipe = draw(st.sampled_from(["autocast", "fp32-adam"]))
     elif target == "accelerate" and framework != "deepspeed":

@@ -22,6 +22,7 @@ CHOICES = {
     "zero.max_reuse_distance": "1M", "zero.prefetch_bucket_size": "1M", "zero.persistence_threshold": "1M", "zero.sub_group_size": "1M",
     "zero.partition_activations": "--tp 2 --recompute full", "zero.cpu_checkpointing": "--pa --tp 2 --recompute full", "zero.buffers": "fused",
     "zero.reduce_bucket_size": "1M", "zero.allgather_bucket_size": "1M", "zero.overlap_comm": "no", "zero.defragment": "no",
+    "zero.offload_optimizer": "cpu", "zero.offload_params": "cpu --offload-optimizer cpu", "zero.offload_activations": "cpu --recompute full",
     "parallel.ep": "2 --model mixtral-8x7b --stage 1", "parallel.etp": "1 --ep 2 --tp 2 --model mixtral-8x7b --stage 1",
     "zero.fragmentation": "0.2 --no-defragment",
 }  # fmt: skip

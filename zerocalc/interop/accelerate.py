@@ -31,7 +31,6 @@ STRATEGIES = {
     "1": "3", "2": "2", "3": "0", "4": "hybrid 3", "5": "hybrid 2",
 }  # fmt: skip
 """FSDP1's sharding strategies by name or number: the stage that each is, and whether it keeps copies in every node."""
-OFFLOAD = "offloading is not modelled yet"
 FREE = (
     *("debug", "machine_rank", "main_process_ip", "main_process_port", "main_training_function", "rdzv_backend", "same_network", "gpu_ids"),
     *("enable_cpu_affinity", "downcast_bf16", "command_file", "commands", "mpirun_config", "tpu_name", "tpu_zone", "tpu_use_cluster"),
@@ -114,7 +113,9 @@ def _fsdp(root: Section, known: Known, settings: Settings, precision: str) -> No
     if version > 2:
         raise part.wrong("fsdp_version", f"{version} is not 1 or 2")
     settings.put("framework", FSDP1 if version == 1 else FSDP2, part.key("fsdp_version"))
-    part.refuse("fsdp_offload_params", OFFLOAD)
+    if part.flag("fsdp_offload_params"):
+        for field in ("offload_optimizer", "offload_params"):
+            settings.put(f"zero.{field}", "cpu", part.key("fsdp_offload_params"))
     policy = part.value("fsdp_auto_wrap_policy")
     if not isinstance(policy, str) or policy.upper() != "TRANSFORMER_BASED_WRAP":
         what = "is missing" if policy is None else f"{shown(policy)} is not modelled"
@@ -185,10 +186,13 @@ def _degrees(root: Section, known: Known, settings: Settings, version: int) -> N
 def _deepspeed(root: Section, known: Known, settings: Settings, precision: str, path: str) -> None:
     """The plugin's keys, or the file of DeepSpeed's own that they name, which lies beside this one."""
     part = root.section("deepspeed_config")
-    for key in ("offload_optimizer_device", "offload_param_device"):
-        if part.word(key, deepspeed_keys.DEVICES, default="none") != "none":
-            raise part.wrong(key, deepspeed_keys.OFFLOAD)
     named = part.value("deepspeed_config_file")
+    offloads = {}
+    for key in ("offload_optimizer", "offload_param"):
+        device = part.word(f"{key}_device", deepspeed_keys.DEVICES, default="none")
+        if device != "none" and named not in (None, "none"):
+            raise part.wrong(f"{key}_device", "is said by the file that deepspeed_config_file names")
+        offloads[key] = {"device": device}
     part.free("deepspeed_multinode_launcher", "deepspeed_hostfile", "deepspeed_exclusion_filter", "deepspeed_inclusion_filter", "zero3_init_flag")
     part.free(
         "zero3_save_16bit_model", "gradient_clipping", "offload_optimizer_nvme_path", "offload_param_nvme_path", "deepspeed_moe_layer_cls_names"
@@ -198,11 +202,12 @@ def _deepspeed(root: Section, known: Known, settings: Settings, precision: str, 
     inner = Settings()
     mixed = "no" if precision == "fp32" else precision
     if named in (None, "none"):
-        table: dict[str, Any] = {"zero_optimization": {"stage": 2 if stage is None else stage}, "optimizer": {"type": "AdamW"}}
+        table: dict[str, Any] = {"zero_optimization": {"stage": 2 if stage is None else stage, **offloads}, "optimizer": {"type": "AdamW"}}
         table |= {} if steps is None else {"gradient_accumulation_steps": steps}
         deepspeed.read(table, known, inner, mixed)
         inner.notes.append("the optimizer is the script's: taken as Adam; --recipe says otherwise")
-        words = {"zero_optimization.stage": part.key("zero_stage"), "gradient_accumulation_steps": part.key("gradient_accumulation_steps")}
+        words = {f"zero_optimization.{key}.device": part.key(f"{key}_device") for key in offloads}
+        words |= {"zero_optimization.stage": part.key("zero_stage"), "gradient_accumulation_steps": part.key("gradient_accumulation_steps")}
         named_as = dict.fromkeys(inner.keys.values(), "deepspeed_config") | words
     else:
         if not isinstance(named, str):
@@ -273,6 +278,8 @@ def _as_fsdp(job: Job, stage: int, held: set[str]) -> dict[str, Any]:
             out["parallelism_config"] = _degrees_of(job)
     if p.sequence_parallel:
         raise FieldError("parallel.sequence_parallel", "accelerate's tensor parallelism does not split sequences")
+    if job.zero.offloads:
+        part["fsdp_offload_params"] = True
     if t.recompute == "full" and t.recompute_every == 1:
         part["fsdp_activation_checkpointing"] = True
         held.add("training.recompute")
@@ -308,7 +315,7 @@ def _as_deepspeed(job: Job, stage: int, remarks: list[str]) -> dict[str, Any]:
     usual = all(getattr(job.zero, name) == plain[name] for name in deepspeed_keys.options())
     compute = next((dtype for dtype in ("bf16", "fp16") if dtype in whole), "no")
     out: dict[str, Any] = {"distributed_type": "DEEPSPEED"}
-    if usual and whole["optimizer"]["type"] == "AdamW" and not ADDED & whole.keys():
+    if usual and not job.zero.offloads and whole["optimizer"]["type"] == "AdamW" and not ADDED & whole.keys():
         steps = {"gradient_accumulation_steps": job.training.accumulation}
         return {**out, "mixed_precision": compute, "deepspeed_config": {"zero_stage": stage, **steps, "zero3_init_flag": stage == 3}}
     remarks.append(f"deepspeed_config_file: what export --to {deepspeed_keys.FRAMEWORK} prints, kept as {CONFIG_FILE} beside this file")

@@ -12,12 +12,13 @@ from zerocalc.interop.deepspeed_keys import (
     ADDED_UP_IN,
     AUTO_OF_HIDDEN,
     DEVICES,
+    DRIVE_BUFFERS,
     FRAMEWORK,
     FREE,
     KNOBS,
     MARKS,
     NOT_MODELLED,
-    OFFLOAD,
+    NVME_PATH,
     OPTIMIZERS,
     PRECISION_FREE,
     ZERO_FREE,
@@ -25,7 +26,7 @@ from zerocalc.interop.deepspeed_keys import (
     options,
 )
 from zerocalc.interop.recipes import DTYPES, WITH_MASTER_WEIGHTS, recipe_table, recognised
-from zerocalc.interop.settings import Known, Section, Settings, product
+from zerocalc.interop.settings import AUTO, Known, Section, Settings, product
 from zerocalc.interop.writing import Exported, batch_of, remarks_on
 from zerocalc.spec.base import FieldError
 from zerocalc.spec.job import Job
@@ -71,11 +72,7 @@ def _zero(root: Section, known: Known, settings: Settings) -> int:
     if stage > 3:
         raise zero.wrong("stage", f"{stage} is not a ZeRO stage; the stages are 0 (DDP), 1, 2 and 3")
     settings.put("zero.stage", stage, zero.key("stage"))
-    for key in ("offload_optimizer", "offload_param"):
-        if zero.section(key).word("device", DEVICES, default="none") != "none":
-            raise zero.wrong(f"{key}.device", OFFLOAD)
-    zero.refuse("cpu_offload", OFFLOAD)
-    zero.refuse("cpu_offload_param", OFFLOAD)
+    _offload(zero, stage, settings)
     zero.refuse("zenflow", "ZenFlow is not modelled")
     zero.refuse("zero_quantized_nontrainable_weights", "frozen weights that DeepSpeed quantises are not modelled")
     overlap = zero.flag("overlap_comm")
@@ -86,6 +83,32 @@ def _zero(root: Section, known: Known, settings: Settings) -> int:
     zero.free(*ZERO_FREE)
     zero.done()
     return stage
+
+
+def _offload(zero: Section, stage: int, settings: Settings) -> None:
+    """Where optimizer and parameters lie; the first spellings of these keys too."""
+    for name, old, field in (("offload_optimizer", "cpu_offload", "offload_optimizer"), ("offload_param", "cpu_offload_param", "offload_params")):
+        part = zero.section(name)
+        device = part.word("device", DEVICES, default="none") or "none"
+        key = part.key("device")
+        if zero.flag(old) and device == "none":
+            device, key = "cpu", zero.key(old)
+        ratio = part.value("ratio")
+        if ratio not in (None, 1, 1.0, AUTO):
+            raise part.wrong("ratio", f"{shown(ratio)}: a part of the optimizer on the host is not modelled; 1 is all of it")
+        part.refuse("super_offload", "SuperOffload is not modelled")
+        if device == "none":
+            continue
+        if stage == 0 or (stage < 3 and field == "offload_params"):
+            settings.notes.append(f"{key} {device}: means nothing at stage {stage}")
+            continue
+        if device == "nvme" and stage < 3:
+            settings.notes.append(f"{key} nvme: stages 1 and 2 keep the optimizer in host memory then")
+            device = "cpu"
+        settings.put(f"zero.{field}", device, key)
+        for size in ("buffer_count", "buffer_size", "max_in_cpu"):
+            if device == "nvme" and part.whole(size) not in (None, DRIVE_BUFFERS[name].get(size)):
+                settings.not_modelled.append(part.key(size))
 
 
 def _knob(zero: Section, key: str, knob: Knob, stage: int, known: Known, settings: Settings) -> None:
@@ -215,8 +238,8 @@ def _checkpointing(root: Section, known: Known, settings: Settings) -> None:
         settings.notes.append(f"{part.key('partition_activations')}: nothing is split without tensor-parallel ranks")
         split = False
     if moved and not split:
-        raise part.wrong("cpu_checkpointing", "whole checkpoints in host memory are not modelled yet; with tensor parallelism split ones are")
-    for key, value in (("partition_activations", split), ("cpu_checkpointing", moved)):
+        settings.put("zero.offload_activations", "cpu", part.key("cpu_checkpointing"))
+    for key, value in (("partition_activations", split), ("cpu_checkpointing", moved and split)):
         if value:
             settings.put(f"zero.{key}", True, part.key(key))
 
@@ -268,9 +291,23 @@ def write(job: Job, stage: int) -> Exported:
         table["tensor_parallel"] = {"autotp_size": job.parallel.tp}
     if job.parallel.cp > 1:
         table["sequence_parallel_size"] = job.parallel.cp
-    if job.zero.partition_activations:
-        table["activation_checkpointing"] = {"partition_activations": True, "cpu_checkpointing": job.zero.cpu_checkpointing}
-    return Exported(_json(table), (*remarks_on(job, HELD | {f"zero.{field}" for field in options()}), *_idle(job, stage)))
+    if job.zero.partition_activations or job.zero.checkpoints_on_host:
+        kept = {"partition_activations": job.zero.partition_activations, "cpu_checkpointing": job.zero.checkpoints_on_host}
+        table["activation_checkpointing"] = kept
+    remarks = _offloads(job, table["zero_optimization"])
+    return Exported(_json(table), (*remarks_on(job, HELD | {f"zero.{field}" for field in options()}), *_idle(job, stage), *remarks))
+
+
+def _offloads(job: Job, zero: dict[str, Any]) -> list[str]:
+    """The keys of what lies elsewhere, put into ``zero_optimization``, and what is left to say."""
+    remarks = []
+    for key, device in (("offload_optimizer", job.zero.offload_optimizer), ("offload_param", job.zero.offload_params)):
+        if device != "none":
+            zero[key] = {"device": device, "pin_memory": True}
+            if device == "nvme":
+                zero[key]["nvme_path"] = NVME_PATH
+                remarks.append(f"zero_optimization.{key}.nvme_path {NVME_PATH}: where the drives are is for you to say")
+    return remarks
 
 
 def _json(table: dict[str, Any]) -> str:

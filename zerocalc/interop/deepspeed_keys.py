@@ -89,8 +89,10 @@ NOT_MODELLED = (
     *("hybrid_engine", "autotuning", "weight_quantization", "quantize_training", "compile", "graph_harvesting", "eigenvalue"),
     *("use_data_before_expert_parallelism",),
 )
-OFFLOAD = "offloading is not modelled yet; take it out for what the GPUs would need without it"
 DEVICES = {"none": "none", "cpu": "cpu", "nvme": "nvme"}
+DRIVE_BUFFERS = {"offload_optimizer": {"buffer_count": 4}, "offload_param": {"buffer_count": 5, "buffer_size": 10**8, "max_in_cpu": 10**9}}
+"""Host memory through which drives are read and written, as DeepSpeed sizes it unless told otherwise, and as it is counted."""
+NVME_PATH = "/local_nvme"
 
 OPTIMIZERS = {
     "adam": "AdamW", "adamw": "AdamW", "fusedadam": "AdamW", "muadam": "AdamW", "muadamw": "AdamW", "lion": "Lion", "muon": "Muon", "sgd": "SGD",

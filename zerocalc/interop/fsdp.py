@@ -20,6 +20,8 @@ def write(job: Job, stage: int) -> Exported:
     names, sizes = _mesh(job)
     called = f'"{names[0]}",' if len(names) == 1 else _quoted(names)
     lines, policy = _precision(job)
+    offload = ", offload_policy=CPUOffloadPolicy()" if job.zero.offloads else ""
+    policy += offload
     reshard = ", reshard_after_forward=False" if stage == 2 else ""
     layers = ", reshard_after_forward=True" if stage == 3 else reshard
     sharded = [name for name in ("replicate", "shard") if name in names]
@@ -32,11 +34,12 @@ def write(job: Job, stage: int) -> Exported:
         f"    fully_shard(layer, mesh={mesh}{policy}{layers})",
         f"return fully_shard(model, mesh={mesh}{policy}{reshard})",
     ]
+    names_used = [name for name in ("CPUOffloadPolicy", "MixedPrecisionPolicy", "fully_shard") if any(name in line for line in body)]
     text = "\n".join([
         "import torch",
         *([CHECKPOINT_IMPORT] if job.training.recompute == "full" else []),
         "from torch.distributed.device_mesh import init_device_mesh",
-        f"from torch.distributed.fsdp import {'MixedPrecisionPolicy, ' if policy else ''}fully_shard",
+        f"from torch.distributed.fsdp import {', '.join(names_used)}",
         "", "",
         "def shard(model: torch.nn.Module, layers: torch.nn.ModuleList) -> torch.nn.Module:",
         '    """Shard each layer and, around them, the root."""',

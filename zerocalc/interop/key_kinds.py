@@ -82,7 +82,7 @@ def check_keys(config: Mapping[str, Any], read: AbstractSet[str], defaults: Mapp
 
 def check_lists(table: Mapping[str, Any], path: str = "") -> None:
     """Refuse a list of layers that has not one entry for each."""
-    layers = next((table[key] for key in COUNTS if _whole(table.get(key))), None)
+    layers = next((table[key] for key in COUNTS if _whole(table.get(key)) and table[key] > 0), None)
     for key in sorted(ONE_EACH & table.keys()):
         value = table[key]
         if isinstance(value, list) and layers is not None and (value or key != "no_rope_layers") and len(value) != layers:

@@ -177,7 +177,8 @@ def _training(part: Section, parallelism: Section, known: Known, settings: Setti
     settings.put("training.micro_batch", micro, key)
     settings.put("training.accumulation", rounds * steps, part.key("global_batch_size") if steps > 1 else key)
     if part.flag("enable_cpu_offload"):
-        raise part.wrong("enable_cpu_offload", "offloading is not modelled yet")
+        for field in ("offload_optimizer", "offload_params"):
+            settings.put(f"zero.{field}", "cpu", part.key("enable_cpu_offload"))
     part.free("dtype", "mixed_precision_param", "mixed_precision_reduce", *FREE["training"])
     part.done()
 
@@ -238,7 +239,7 @@ def write(job: Job, stage: int) -> Exported:
     tables: dict[str, dict[str, Any]] = {
         "model": {"name": model[0], "flavor": model[1]} if model else {},
         "optimizer": {"name": "AdamW"},
-        "training": {**_batch(job), **_precision(job)},
+        "training": {**_batch(job), **_precision(job), **({"enable_cpu_offload": True} if job.zero.offloads else {})},
         "parallelism": {
             "data_parallel_replicate_degree": job.replicas,
             "data_parallel_shard_degree": job.shards // p.cp,

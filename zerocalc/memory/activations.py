@@ -176,11 +176,11 @@ def _checkpoints(job: Job, modules: tuple[Module, ...], count: int) -> Term:
         )  # fmt: skip
     if not zero.partition_activations:
         stored = replaced(stored, source=CHECKPOINTS if partitions == 1 else f"{CHECKPOINTS}; sequence parallelism, [SP] §4.2.2")
-    if not zero.cpu_checkpointing:
+    if not zero.checkpoints_on_host:
         return stored
     on_host = term(
         "checkpoints on the host", "checkpoints", UNTIL_BACKWARD, host_checkpoint_bytes,
-        checkpoint_bytes=stored.bytes, gpus_per_node=min(job.cluster.gpus_per_node, job.cluster.gpus),
+        checkpoint_bytes=stored.bytes, gpus_per_node=job.cluster.gpus_of_a_node,
     )  # fmt: skip
     return replaced(on_host, tier="cpu", assumption=f"{job.cluster.gpus_per_node} GPUs per node")
 

@@ -58,9 +58,9 @@ def buffers(zero: Zero, rank: Rank, stage: int, *, overlaps: bool, reduce_dtype:
     return block(terms)
 
 
-def gathered(rank: Rank, stage: int, *, gather_dtype: str, adapter_dtype: str, units_in_flight: int) -> Block:
-    """Sharded units gathered whole while they are used or prefetched (stage 3), and their adapters with them."""
-    if stage < 3 or rank.shards == 1:
+def gathered(rank: Rank, stage: int, *, gather_dtype: str, adapter_dtype: str, units_in_flight: int, brought: bool = False) -> Block:
+    """Sharded units gathered whole while they are used or prefetched (stage 3), and their adapters with them; ``brought``: from the host."""
+    if stage < 3 or (rank.shards == 1 and not brought):
         return EMPTY
     terms: list[Term] = []
     size = DTYPE_BYTES[gather_dtype]

@@ -26,7 +26,12 @@ def held(job: Job, rank: Rank, behaviour: FrameworkStage, activations: Block) ->
     terms: list[Term] = []
     last: list[tuple[Holding, int]] = []
     for row in behaviour.holds:
-        if not there[row.only] or not job.zero.chosen(row.when, row.unless):
+        if not there[row.only] or not job.zero.chosen(row.when, row.unless) or not _on_device(job, row):
+            continue
+        if row.of == "touched":
+            from zerocalc.memory.offload import touched_on_node  # most frameworks' rows lie on the GPU
+
+            terms.append(touched_on_node(job, rank, row))
             continue
         elements, shards, size = _inputs(job, rank, row)
         copies = row.copies * (row.if_overlapped if overlaps else 1)
@@ -36,10 +41,11 @@ def held(job: Job, rank: Rank, behaviour: FrameworkStage, activations: Block) ->
             last.append((row, held_share_bytes(elements=elements, shards=shards, bytes_per_element=size, copies=copies)))
         else:
             moments = span("forward" if row.accumulated and accumulates else row.first, row.last)
-            terms.append(_entry(row, moments, elements, shards, size, copies))
+            entry = _entry(row, moments, elements, shards, size, copies)
+            terms.append(entry if row.beside == "gpu" else _elsewhere(job, row, entry))
     if last:
         passing = {row.name for row in behaviour.holds if row.last == END and not row.after_layers}
-        working = sum([t.bytes for t in terms if END in t.moments and t.name in passing])
+        working = sum([t.bytes for t in terms if END in t.moments and t.name in passing and t.tier == "gpu"])
         working += sum([t.bytes for t in activations.terms if END in t.moments and t.kind in ACTIVATION_KINDS])
         names = " and ".join([row.name for row, _ in last])
         entry = term(
@@ -59,12 +65,26 @@ def _entry(row: Holding, moments: tuple[Moment, ...], elements: int, shards: int
     return term(row.name, row.kind, moments, formula, elements=elements, shards=shards, bytes_per_element=size, copies=copies)
 
 
+def _on_device(job: Job, row: Holding) -> bool:
+    return row.device is None or (row.when is not None and getattr(job.zero, row.when) == row.device)
+
+
+def _elsewhere(job: Job, row: Holding, entry: Term) -> Term:
+    """A row that lies where the optimizer or the parameters do, or on the host."""
+    from zerocalc.memory.offload import on_node, place_of  # as above
+
+    tier = place_of(job, row)
+    return entry if tier == "gpu" else on_node(job, entry, tier)
+
+
 def _inputs(job: Job, rank: Rank, row: Holding) -> tuple[int, int, int]:
     """Elements, shards and bytes an element of a row."""
     size = DTYPE_BYTES[job.dtype_of(row.dtype)]
     shards = (rank.shards if row.over == "shards" else job.zero.secondary_group or 1) if row.sharded else 1
     if row.windowed and (known := windowed(job, rank)) is not None:
         return known.last if row.first == END else known.most[row.first != "forward"], shards, size
+    if row.elements is not None:
+        return row.elements, shards, size
     elements = _edges(job, rank) if row.of == "edges" else rank.part(row.of, trained=row.what == "gradients")
     if row.largest is not None:
         most: int = getattr(job.zero, row.largest)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator
 
+from zerocalc.formulas.buffers import touched
+from zerocalc.formulas.formula import ceil_div
 from zerocalc.formulas.windows import Gathers, Layers, Node, Stack, Windows, gathers
 from zerocalc.modules.base import Module
 from zerocalc.modules.layers import Architecture, on_rank
@@ -35,6 +37,15 @@ def trained(job: Job, rank: Rank) -> tuple[list[int], list[int]] | None:
         sizes = [math.prod(shape) for shape in rank.adapters.shapes]
         return sizes, [*range(len(sizes))]
     return tensors(job, rank.arch) if listed_whole(job, rank) else None
+
+
+def touched_elements(job: Job, rank: Rank) -> list[int]:
+    """For each rank, the elements of all tensors with a part in its share; its share alone where tensors are not known."""
+    share = ceil_div(rank.shardable("trainable"), rank.shards)
+    if rank.arch is None or not listed_whole(job, rank):
+        return [share] * rank.shards
+    sizes, listed = tensors(job, rank.arch)
+    return [amount for amount, _ in touched([sizes[number] for number in listed], rank.shards, share)]
 
 
 def windowed(job: Job, rank: Rank) -> Gathers | None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.text import Text
 
-from zerocalc.papers import READINGS, Cell, Comparison, Reading, Table, summary
+from zerocalc.papers import READINGS, Cell, Comparison, Reading, Table, TierRow, summary
 from zerocalc.render.console import columns, emit, labelled, plainly
 from zerocalc.results import display_name
 from zerocalc.units import GB, figure, format_count
@@ -106,6 +108,16 @@ def legend(table: Table) -> str:
     return " · ".join(words)
 
 
+TIER_ROWS: tuple[tuple[str, Callable[[TierRow], str]], ...] = (
+    ("states on the GPU", lambda row: figure(row.gpu_bytes, GB)),
+    ("states on the host", lambda row: figure(row.cpu_bytes, GB)),
+    ("states on drives", lambda row: figure(row.nvme_bytes, GB)),
+    ("to and from host per step", lambda row: figure(row.host_traffic_bytes, GB)),
+    ("to and from drives", lambda row: figure(row.nvme_traffic_bytes, GB)),
+    ("checkpoints on the GPU", lambda row: f"{row.checkpoints_on_gpu:.1%}".replace("%", " %")),
+)
+
+
 def render_comparison(comparison: Comparison, printed: Table | None = None) -> RenderableType:
     """DDP and the ZeRO stages side by side; with the table of [ZeRO] figure 1, also what that prints for the same model and GPUs."""
     c = comparison
@@ -127,7 +139,10 @@ def render_comparison(comparison: Comparison, printed: Table | None = None) -> R
     grid.add_row("  of DDP", *(f"{row.ratio_to_ddp:.1f}×" for row in c.stages))
     grid.add_section()
     grid.add_row(f"largest model, {c.memory_bytes / GB:g} GB", *(format_count(row.largest_parameters) for row in c.stages))
-    return Group(Text(title, style="bold"), Text(c.source, style="dim"), "", grid, "", labelled([("note", note) for note in c.notes]))
+    tiers = Wrapped(
+        "GB (1e9), for each GPU", [label for label, _ in TIER_ROWS], {row.name: [Text(pick(row)) for _, pick in TIER_ROWS] for row in c.offloads}
+    )
+    return Group(Text(title, style="bold"), Text(c.source, style="dim"), "", grid, "", tiers, "", labelled([("note", note) for note in c.notes]))
 
 
 def show_tables(tables: list[Table]) -> None:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import csv
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from rich.console import RenderableType
 from rich.text import Text
 
 from zerocalc.explained import PEAK_ROWS
 from zerocalc.ledger import STATE_KINDS, Term, record
-from zerocalc.planner import describe_model
+from zerocalc.planner import describe_model, short_of, unsure
 from zerocalc.render.console import SHORT_MOMENT, columns, emit, labelled
 from zerocalc.render.times import network_words, time_rows
 from zerocalc.results import Communication, Estimate, Plan, display_name
@@ -79,12 +79,17 @@ def verdict(plan: Plan) -> Text:
                 f"{name} {fits}: {figure(gpu.reserved_bytes, GIB)} of {format_gib(usable)}, {spare} to spare. {_traffic(chosen)}", "bold green"
             )
         known = f"{figure(gpu.reserved_bytes, GIB)} of {format_gib(usable)}"
-        return Text(f"{name} may fit: {known} without {', '.join(gpu.unknown)}. {_traffic(chosen)}", "bold yellow")
+        condition = f"without {', '.join(gpu.unknown)}" if gpu.unknown else f"if {' and '.join(unsure(chosen))}"
+        return Text(f"{name} may fit: {known} {condition}. {_traffic(chosen)}", "bold yellow")
     best = min(plan.candidates, key=lambda c: c.memory.gpu.reserved_bytes)
     lacking = max(best.memory.gpu.reserved_bytes, best.memory.gpu.states_bytes) - usable
     if lacking > 0:
         lacks = f"{'at least ' if best.memory.gpu.unknown else ''}{format_gib(lacking)}"
         return Text(f"Nothing fits in {format_gib(usable)}: {display_name(best.name)}, the closest, lacks {lacks}.", "bold red")
+    fitting = [c for c in plan.candidates if max(c.memory.gpu.reserved_bytes, c.memory.gpu.states_bytes) <= usable and short_of(c)]
+    if fitting:
+        best = min(fitting, key=lambda c: sum(tier.lacking_bytes for tier in (c.memory.cpu, c.memory.nvme) if tier))
+        return Text(f"Nothing fits: {display_name(best.name)}, the closest, lacks {' and '.join(short_of(best))}.", "bold red")
     return Text("Nothing can be recommended.", "bold yellow")
 
 
@@ -158,7 +163,10 @@ def _choices(job: Job) -> list[str]:
 def unit_of(plan: Plan) -> tuple[str, int]:
     """The one unit of a plan's figures: as a heading names it, and its bytes. A GPU's memory is counted in GiB, papers count in GB."""
     gpus = [c.memory.gpu for c in plan.candidates]
-    unit, meaning, size = byte_unit(max(max(g.states_bytes, g.peak_bytes) for g in gpus), binary=plan.job.cluster.usable_bytes is not None)
+    beside = [tier.bytes_per_node for c in plan.candidates for tier in (c.memory.cpu, c.memory.nvme) if tier is not None]
+    unit, meaning, size = byte_unit(
+        max(*(max(g.states_bytes, g.peak_bytes) for g in gpus), *beside, 0), binary=plan.job.cluster.usable_bytes is not None
+    )
     return f"{unit} ({meaning})", size
 
 
@@ -250,12 +258,31 @@ def traffic_rows(plan: Plan, size: int) -> list[Row]:
     if any(a.inter_node_bytes_per_gpu for a in answers):
         rows.append(Row("    of it between nodes", "", tuple(figure(a.inter_node_bytes_per_gpu or 0, size) for a in answers), "dim"))
     rows += [Row(f"  sent by {name[0]}p", "", (UNKNOWN,) * len(answers)) for name in missing]
-    hosts = [c.memory.cpu for c in plan.candidates]
     if HOST_TRAFFIC in answers[0].unknown:
         rows += [Row(label, "", (UNKNOWN,) * len(answers)) for label in ("  to and from host", "host memory per node")]
-    elif any(hosts):
-        rows.append(Row("  to and from host", "", tuple(figure(a.host_bytes_per_gpu, size) for a in answers)))
-        rows.append(Row("host memory per node", "", tuple(figure(host.bytes_per_node if host else 0, size) for host in hosts)))
+    else:
+        rows += _beside_rows(plan, size)
+    return rows
+
+
+def _beside_rows(plan: Plan, size: int) -> list[Row]:
+    """What GPUs exchange with hosts and these with drives, and what a node's hold, where something lies there."""
+    hosts, drives = [c.memory.cpu for c in plan.candidates], [c.memory.nvme for c in plan.candidates]
+    answers = [c.communication for c in plan.candidates]
+
+    def amounts(label: str, values: Iterable[int]) -> Row:
+        return Row(label, "", tuple(figure(value, size) for value in values))
+
+    rows = []
+    if any(hosts) or any(drives):
+        rows.append(amounts("  to and from host", (a.host_bytes_per_gpu for a in answers)))
+    if any(drives):
+        rows.append(amounts("  to and from drives", (a.nvme_bytes_per_gpu for a in answers)))
+    for label, tiers in (("host memory per node", hosts), ("drives per node", drives)):
+        if any(tiers):
+            rows.append(amounts(label, (tier.bytes_per_node if tier else 0 for tier in tiers)))
+        if any(tier and tier.high_bytes_per_node > tier.bytes_per_node for tier in tiers):
+            rows.append(amounts("  page-locked, at most", (tier.high_bytes_per_node if tier else 0 for tier in tiers)))
     return rows
 
 
@@ -313,6 +340,9 @@ CSV_COLUMNS: dict[str, Callable[[Estimate], object]] = {
     "host_bytes_per_gpu": lambda c: "" if HOST_TRAFFIC in c.communication.unknown else c.communication.host_bytes_per_gpu,
     "known_sent_bytes_per_gpu": lambda c: c.communication.sent_bytes_per_gpu,
     "unknown_traffic": lambda c: ", ".join(c.communication.unknown),
+    "nvme_bytes_per_gpu": lambda c: c.communication.nvme_bytes_per_gpu,
+    "cpu_bytes_per_node": lambda c: c.memory.cpu.bytes_per_node if c.memory.cpu else 0,
+    "nvme_bytes_per_node": lambda c: c.memory.nvme.bytes_per_node if c.memory.nvme else 0,
 }
 
 

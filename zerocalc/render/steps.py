@@ -6,14 +6,14 @@ from rich.console import RenderableType
 from rich.rule import Rule
 from rich.text import Text
 
-from zerocalc.ledger import MOMENTS, Moment, Term
+from zerocalc.ledger import MOMENTS, STATE_KINDS, Moment, Term
 from zerocalc.render.console import Grid, console, emit, labelled
 from zerocalc.render.plans import header, parameters_of, unit_of
 from zerocalc.results import Estimate, Plan, display_name
 from zerocalc.schedule import Collective
 from zerocalc.spec.job import Job
 from zerocalc.units import figure
-from zerocalc.walk import QUESTIONS, TITLES, Holding, Instant, gathered, holdings, moved, unknown_gathers, walk
+from zerocalc.walk import QUESTIONS, TITLES, Holding, Instant, copied, elsewhere, gathered, holdings, moved, unknown_gathers, walk
 
 NARROWEST_COLUMN = 26
 
@@ -102,6 +102,35 @@ def _share(holding: Holding, unit: str, size: int) -> str:
     return f"{part} {holding.name} ({figure(holding.bytes, size)} {unit})"
 
 
+def _away(candidate: Estimate, kinds: frozenset[str], unit: str, size: int) -> str:
+    """What lies in a node's memory or on its drives instead, if anything does."""
+    words = {"cpu": "the host", "nvme": "drives"}
+    sums = {tier: sum(t.bytes for t in elsewhere(candidate, kinds) if t.tier == tier) for tier in words}
+    parts = [f"{figure(amount, size)} {unit} a node on {words[tier]}" for tier, amount in sums.items() if amount]
+    return f"; of model states {' and '.join(parts)}" if parts else ""
+
+
+def _copied_away(candidate: Estimate, unit: str, size: int) -> str:
+    """Gradients that leave the GPU as they come."""
+    sent = sum(c.sent_bytes for c in copied(candidate, "backward") if c.fabric == "pcie" and c.what.startswith("gradients to"))
+    return f"copied to the host ({figure(sent, size)} {unit} a GPU)"
+
+
+def _update_on_host(candidate: Estimate, unit: str, size: int) -> str:
+    """The step of an optimizer that lies in the host's memory, or passes through it."""
+    read = sum(c.sent_bytes for c in copied(candidate, "step") if c.fabric == "nvme")
+    back = sum(c.sent_bytes for c in copied(candidate, "step") if c.fabric == "pcie")
+    text = "Each host updates the shares of its GPUs with the optimizer states in its memory"
+    if read:
+        text = f"Each host updates the shares of its GPUs, reading their states from drives and writing them back ({figure(read, size)} {unit} a GPU)"
+    if back:
+        text += f"; each GPU gets its new weights back ({figure(back, size)} {unit})"
+    calls = moved(candidate, "step", "weights")
+    if calls:
+        return f"{text}; then {calls[0].op} gives every GPU all new weights ({figure(sum(c.sent_bytes for c in calls), size)} {unit} sent)."
+    return f"{text}; the next forward brings the new weights." if not back else f"{text}; the next forward gathers them."
+
+
 def _seen(job: Job) -> str:
     """Whose data a GPU's activations come from."""
     if job.cluster.gpus == 1:
@@ -118,7 +147,8 @@ def _seen(job: Job) -> str:
 
 
 def _forward(job: Job, candidate: Estimate, unit: str, size: int) -> str:
-    text = _part(job) + ", ".join(_share(h, unit, size) for h in holdings(candidate, "forward"))
+    held = [_share(h, unit, size) for h in holdings(candidate, "forward")]
+    text = _part(job) + (", ".join(held) or "no model states") + _away(candidate, STATE_KINDS, unit, size)
     calls = moved(candidate, "forward", "weights")
     if calls:
         op = calls[0].op
@@ -132,24 +162,31 @@ def _forward(job: Job, candidate: Estimate, unit: str, size: int) -> str:
 
 def _gradients(job: Job, candidate: Estimate, unit: str, size: int) -> str:
     calls = moved(candidate, "backward", "gradients")
-    kept = next(h for h in holdings(candidate, "backward_end") if h.kind == "gradients")
+    kept = next((h for h in holdings(candidate, "backward_end") if h.kind == "gradients"), None)
     split = job.parallel.tp * job.parallel.pp
     made = f"Backward makes {'them' if split == 1 else f'those of its 1/{split:,} of the model,'} from the last layer to the first"
+    share = _share(kept, unit, size) if kept else _copied_away(candidate, unit, size)
     if not calls:
-        return f"{made}; no other GPU holds the same parameters, so that nothing is reduced; it keeps {_share(kept, unit, size)}."
+        return f"{made}; no other GPU holds the same parameters, so that nothing is reduced; it keeps {share}."
     sent = sum(c.sent_bytes for c in calls)
     count = sum(c.count for c in calls)
     hidden = "while backward goes on" if all(c.overlapped for c in calls) else "after backward"
     each = "each GPU" if split == 1 else f"each of the {calls[0].ranks:,} GPUs with that part"
-    fate = f"{each} keeps all the sums" if kept.parts == 1 else f"{each} keeps the sums of its share and frees the rest"
+    fate = f"{each} keeps all the sums" if kept and kept.parts == 1 else f"{each} keeps the sums of its share and frees the rest"
     how = f"{calls[0].op} adds them up {hidden} ({_count(count, 'call')}, {figure(sent, size)} {unit} sent)"
-    return f"{made}; {how}; {fate}: {_share(kept, unit, size)}."
+    return f"{made}; {how}; {fate}: {share}."
 
 
 def _update(job: Job, candidate: Estimate, unit: str, size: int) -> str:
-    optimizer = next((h for h in holdings(candidate, "step") if h.kind == "optimizer"), None)
-    weights = next(h for h in holdings(candidate, "step") if h.kind == "weights")
-    parts = (optimizer or weights).parts
+    if job.zero.offload_optimizer != "none":
+        return _update_on_host(candidate, unit, size)
+    held = holdings(candidate, "step")
+    parts = next(h for kind in ("optimizer", "weights") for h in held if h.kind == kind).parts
+    return _update_on_gpus(job, candidate, parts, unit, size)
+
+
+def _update_on_gpus(job: Job, candidate: Estimate, parts: int, unit: str, size: int) -> str:
+    """The step where each GPU updates its own share; ``parts``: of what."""
     if job.cluster.gpus == 1:
         return "The one GPU updates all parameters."
     if job.shards == 1:

@@ -46,13 +46,21 @@ class Gpu(Spec):
 
 
 class Node(Spec):
-    """A server: its GPUs and its network cards together [bytes/s, one way]."""
+    """A server: its GPUs, and its network cards together [bytes/s, one way]; its memory and its drives [bytes, bytes/s].
+
+    ``host_link_bytes_per_second``: what all GPUs together exchange with the host, one way, where that is less than their links.
+    """
 
     title: Annotated[str, Field(max_length=200)]
     source: Annotated[str, Field(max_length=2000)]
     gpus: Whole
     gpu: Annotated[str, Field(max_length=LONGEST_PATH)]
     network_bytes_per_second: Rate | None = None
+    cpu_memory_bytes: Capacity | None = None
+    cpu_memory_bytes_per_second: Rate | None = None
+    host_link_bytes_per_second: Rate | None = None
+    nvme_bytes: Capacity | None = None
+    nvme_bytes_per_second: Rate | None = None
     note: Annotated[str, Field(max_length=500)] | None = None
 
 
@@ -69,8 +77,8 @@ class Cluster(Spec):
     """The GPUs of a job. ``workspaces``: whether those of cuBLAS are counted; ``cublas_workspace`` [bytes] overrides the GPU's, as
     CUBLAS_WORKSPACE_CONFIG does. ``gpu_memory`` [bytes] is what a process can use, and overrides the GPU preset's figure.
 
-    ``intra_node`` [bytes/s, one way] is what a GPU sends inside its node, ``inter_node`` what all cards of a node send together; they override
-    the presets' figures.
+    ``intra_node`` [bytes/s, one way] is what a GPU sends inside its node, ``inter_node`` what all cards of a node send together; ``cpu_memory`` and
+    ``nvme_capacity`` [bytes] are a node's, ``cpu_bandwidth`` and ``nvme_bandwidth`` [bytes/s] theirs. They override the presets' figures.
     """
 
     gpus: Whole
@@ -82,6 +90,10 @@ class Cluster(Spec):
     cublas_workspace: Bytes | None = None
     intra_node: Rate | None = None
     inter_node: Rate | None = None
+    cpu_memory: Capacity | None = None
+    cpu_bandwidth: Rate | None = None
+    nvme_capacity: Capacity | None = None
+    nvme_bandwidth: Rate | None = None
 
     @model_validator(mode="before")
     @classmethod
@@ -133,6 +145,35 @@ class Cluster(Spec):
         """One GPU's share of what a node's network cards send together [bytes/s, one way]."""
         whole = self.inter_node or (self.node.network_bytes_per_second if self.node else None)
         return None if whole is None else max(1, whole // self.gpus_per_node)
+
+    @property
+    def gpus_of_a_node(self) -> int:
+        """GPUs of the job in one node."""
+        return min(self.gpus_per_node, self.gpus)
+
+    @property
+    def host_bytes_per_second_per_gpu(self) -> int | None:
+        """What one GPU exchanges with its host while all of its node do [bytes/s, one way]."""
+        own = self.gpu.pcie_bytes_per_second if self.gpu else None
+        shared = self.node.host_link_bytes_per_second if self.node else None
+        return own if own is None or shared is None else min(own, max(1, shared // self.gpus_of_a_node))
+
+    @property
+    def nvme_bytes_per_second_per_gpu(self) -> int | None:
+        """One GPU's share of what its node's drives read or write [bytes/s]."""
+        whole = self.nvme_bandwidth or (self.node.nvme_bytes_per_second if self.node else None)
+        return None if whole is None else max(1, whole // self.gpus_of_a_node)
+
+    @property
+    def cpu_bytes_per_second(self) -> int | None:
+        """What a node's memory carries [bytes/s]."""
+        return self.cpu_bandwidth or (self.node.cpu_memory_bytes_per_second if self.node else None)
+
+    def capacity(self, tier: Literal["cpu", "nvme"]) -> int | None:
+        """What a node's memory or its drives hold [bytes], if that is known."""
+        if tier == "cpu":
+            return self.cpu_memory or (self.node.cpu_memory_bytes if self.node else None)
+        return self.nvme_capacity or (self.node.nvme_bytes if self.node else None)
 
     @property
     def usable_bytes(self) -> int | None:

@@ -1,5 +1,6 @@
 """The framework: how states are sharded, gathered and reduced, as data."""
 
+from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, StrictBool, ValidationError, model_validator
@@ -7,9 +8,15 @@ from pydantic import BeforeValidator, Field, StrictBool, ValidationError, model_
 from zerocalc.spec.base import LONGEST_PATH, FieldError, Spec, explain
 from zerocalc.units import Whole, shown
 
+if TYPE_CHECKING:
+    from zerocalc.spec.framework_offload import Offload
+
 Stage = Annotated[int, Field(ge=0, le=3, strict=True)]
 Moment = Literal["load", "forward", "loss", "backward_start", "backward_end", "step"]
-Choice = Literal["secondary_group", "reduce_to_owner", "grad_accum_dtype", "contiguous_gradients", "quantised_weights", "quantised_gradients"]
+Choice = Literal[
+    "secondary_group", "reduce_to_owner", "grad_accum_dtype", "contiguous_gradients", "quantised_weights", "quantised_gradients",
+    "offload_optimizer", "offload_params",
+]  # fmt: skip
 """Options of ZeRO's by which rows are there or not."""
 
 
@@ -41,7 +48,21 @@ def _holds(value: Any) -> Any:
     return _rows(value, "Holding")
 
 
+class Unread(dict[str, Any]):
+    """A table that is validated only where it is asked for; like all of a job, hashable by value."""
+
+    def __hash__(self) -> int:  # type: ignore[override]
+        return hash(frozenset(self))
+
+
+def _table(value: Any) -> Any:
+    if value is not None and not isinstance(value, dict):
+        raise ValueError(f"{shown(value)} is not a table of fields")
+    return None if value is None else Unread(value)
+
+
 if TYPE_CHECKING:
+    from zerocalc.spec.framework_offload import Offload
     from zerocalc.spec.framework_rows import Holding, Move
 
     Moves = tuple[Move, ...]
@@ -58,6 +79,7 @@ class FrameworkStage(Spec):
     where that is another one, ``states_if_overlapped`` where reduction overlaps backward and nothing accumulates. ``gradients_unless``: options in
     whose place rows of the stage's own stand for gradients. ``pads``: how shards are rounded up. ``gradients_from``: where gradients lie in a buffer
     for good, the moment from which there is one. ``gradients_until``: the last moment of gradients.
+    ``offload``: what it can keep elsewhere than on the GPU (framework_offload.py).
     A stage without ``moves`` and ``holds`` runs as [ZeRO] describes, by ZeRO's options: ``reduce_buffers`` are its buckets held at once when
     reduction overlaps backward, which it does, unless told otherwise, where it ``overlaps``.
     """
@@ -76,6 +98,20 @@ class FrameworkStage(Spec):
     gradients_until: Literal["backward_end", "step"] = "step"
     moves: Moves = ()
     holds: Holds = ()
+    offload: Annotated[Any, BeforeValidator(_table)] = None
+
+    @cached_property
+    def offloading(self) -> "Offload | None":
+        """What the stage can keep elsewhere than on the GPU; its class is read only where that is asked for."""
+        if self.offload is None:
+            return None
+        from zerocalc.spec.framework_offload import Offload
+
+        try:
+            return Offload.model_validate(self.offload)
+        except ValidationError as error:
+            path, text = explain(error, Offload)
+            raise FieldError("framework.stages", f"stage {self.stage}: offload{'.' if path else ''}{path}: {text}") from None
 
     @property
     def published(self) -> bool:
@@ -132,6 +168,9 @@ class Framework(Spec):
         numbers = [stage.stage for stage in self.stages]
         if numbers != sorted(set(numbers)):
             raise FieldError("framework.stages", "are not in rising order, each once")
+        for stage in self.stages:
+            if not stage.published:  # whose rows are paid for already
+                _ = stage.offloading
         return self
 
     def offers(self, way: str) -> bool:

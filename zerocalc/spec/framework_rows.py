@@ -8,9 +8,12 @@ from zerocalc.spec.base import Spec
 from zerocalc.spec.framework import Choice, Moment
 from zerocalc.units import Whole
 
-Part = Literal["all", "trainable", "persistent", "partitioned", "root", "embedding", "layer", "layers", "head", "tensor", "edges"]
+Part = Literal["all", "trainable", "persistent", "partitioned", "root", "embedding", "layer", "layers", "head", "tensor", "edges", "touched"]
 """Parts of the parameters; ``layer``: the largest one, ``layers``: all of them; ``tensor``: the largest one; ``edges``: what tensors with a part in a
-rank's share have beyond it, and the one whose gradient is being made."""
+rank's share have beyond it, and the one whose gradient is being made; ``touched``: tensors with a part in the share of some rank of a node, whole,
+once for each rank."""
+Pinned = Literal["whole", "unit", "tensor"]
+"""Allocations of page-locked memory: one, one a unit, one a tensor."""
 Limit = Literal["reduce_bucket_size", "sub_group_size", "max_live_parameters", "max_reuse_distance"]
 TrafficDtype = Literal["gather", "reduce", "compute", "weights", "fp32", "int8"]
 """Words for what a recipe says, or a dtype."""
@@ -58,7 +61,10 @@ class Holding(Spec):
     ``what``: of gradients, only what is trained of the part counts.
     ``only``: where they do, or where reduction overlaps backward and they do not, or where the recipe keeps gradients in 16 bits.
     ``if_overlapped``: so many times as much where communication overlaps with computing. ``over``: a rank's share is of the ``shards``, or of the
-    ``secondary`` group that holds another copy. ``when`` and ``unless``: only where an option is set, or is not.
+    ``secondary`` group that holds another copy. ``when`` and ``unless``: only where an option is set, or is not; ``device``: only where it is set to
+    that. ``beside``: in whose memory it lies: the GPU's, the host's, or that of the optimizer or the parameters, wherever these are. ``pinned``: on
+    the host, in page-locked allocations: one, one a tensor, or one a unit; ``pieces``: one for each so many elements. ``elements``: so many,
+    whatever the part has.
     """
 
     name: Annotated[str, Field(min_length=1, max_length=60)]
@@ -80,3 +86,8 @@ class Holding(Spec):
     over: Literal["shards", "secondary"] = "shards"
     when: Choice | None = None
     unless: tuple[Choice, ...] = ()
+    device: Literal["cpu", "nvme"] | None = None
+    beside: Literal["gpu", "host", "optimizer", "params"] = "gpu"
+    pinned: Pinned | None = None
+    pieces: Limit | None = None
+    elements: Whole | None = None

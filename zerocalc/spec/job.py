@@ -6,7 +6,7 @@ from pydantic import Field, model_validator
 
 from zerocalc.spec.base import FieldError, Spec, from_preset
 from zerocalc.spec.cluster import Cluster, Parallel
-from zerocalc.spec.framework import Framework
+from zerocalc.spec.framework import Framework, FrameworkStage
 from zerocalc.spec.implementation import Implementation
 from zerocalc.spec.loss import Loss
 from zerocalc.spec.model import DEFAULT_KIND, GPT2_POSITIONS, Model, only_given, positions_for
@@ -21,6 +21,7 @@ OPTIONS = (
     *("grad_sync", "defer_grad_sync", "gather", "reduce_dtype", "buffers", "reduce_bucket_size", "allgather_bucket_size", "overlap_comm"),
     *("shard_group", "sub_group_size", "max_live_parameters", "max_reuse_distance", "prefetch_bucket_size", "persistence_threshold"),
     *("secondary_group", "reduce_to_owner", "grad_accum_dtype", "contiguous_gradients", "quantised_weights", "quantised_gradients"),
+    "offload_activations",
 )
 """Choices of ZeRO's that not every framework offers."""
 DEFAULT_OF = (("recipe", "framework"), ("implementation", "framework"), ("loss", "implementation"))
@@ -160,11 +161,15 @@ class Job(Spec):
 
     @property
     def stages(self) -> tuple[int, ...]:
-        """The stages asked for: all that the framework has unless some were named."""
+        """The stages asked for: all that the framework has, and that can do what is asked of them, unless some were named."""
         if self.zero.stage:
             return self.zero.stage
-        every = tuple(stage.stage for stage in self.framework.stages)
+        every = tuple(stage.stage for stage in self.framework.stages if not self.zero.offloads or self.can_offload(stage))
         return tuple(s for s in every if s in self.framework.experts_at) if self.experts_apart else every
+
+    def can_offload(self, stage: FrameworkStage) -> bool:
+        """Whether a stage can keep elsewhere than on the GPU what is to be kept there."""
+        return stage.offloading is not None and stage.offloading.takes(self.zero.offload_optimizer, self.zero.offload_params)
 
     @property
     def reduce_dtype(self) -> str:
@@ -192,6 +197,10 @@ class Job(Spec):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
+        if self.zero.offloads:
+            from zerocalc.spec.offload import check_offload  # most jobs keep all on the GPU
+
+            check_offload(self)
         self._check_degrees()
         self._check_stages()
         self._check_activations()
@@ -339,6 +348,8 @@ class Job(Spec):
         z, t, p, m = self.zero, self.training, self.parallel, self.model
         if t.recompute_every > 1 and t.recompute not in ("full", "operators"):
             raise FieldError("training.recompute_every", f"recomputes one layer in {t.recompute_every}: it needs recompute full or operators")
+        if z.offload_activations != "none" and t.recompute != "full":
+            raise FieldError("zero.offload_activations", "moves stored checkpoints to the host: it needs recompute full")
         if z.partition_activations:
             if p.tp == 1:
                 raise FieldError(

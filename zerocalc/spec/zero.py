@@ -32,10 +32,16 @@ def _window(value: Any) -> Any:
 
 
 Window = Annotated[int, BeforeValidator(_window)]
+Device = Literal["none", "cpu", "nvme"]
+"""Where a state lies that is not on the GPU: in a node's memory, or on its drives."""
+Tier = Literal["gpu", "cpu", "nvme"]
 
 
 class Zero(Spec):
-    """The choices that ZeRO offers. Bucket sizes in elements."""
+    """The choices that ZeRO offers. Bucket sizes in elements.
+
+    ``cpu_checkpointing`` is P_a+cpu's name for ``offload_activations`` cpu: of partitioned checkpoints.
+    """
 
     stage: tuple[int, ...] | None = None
     grad_sync: Literal["reduce-scatter", "all-reduce"] = "reduce-scatter"
@@ -60,6 +66,9 @@ class Zero(Spec):
     overlap_comm: StrictBool | None = None
     partition_activations: StrictBool = False
     cpu_checkpointing: StrictBool = False
+    offload_optimizer: Device = "none"
+    offload_params: Device = "none"
+    offload_activations: Literal["none", "cpu"] = "none"
     defragment: StrictBool = True
     fragmentation: Fraction | None = None
 
@@ -97,7 +106,25 @@ class Zero(Spec):
 
     def chosen(self, when: str | None, unless: tuple[str, ...] = ()) -> bool:
         """Whether what is there only ``when`` one option is set, and ``unless`` others are, is there."""
-        return (when is None or bool(getattr(self, when))) and not any(getattr(self, option) for option in unless)
+        return (when is None or self._set(when)) and not any(self._set(option) for option in unless)
+
+    def _set(self, option: str) -> bool:
+        return getattr(self, option) not in (None, False, "none")
+
+    @property
+    def offloads(self) -> bool:
+        """Whether some of the states lie elsewhere than on the GPU."""
+        return self.offload_optimizer != "none" or self.offload_params != "none"
+
+    @property
+    def checkpoints_on_host(self) -> bool:
+        """Whether what full recomputation stores lies in the host's memory, by either name."""
+        return self.cpu_checkpointing or self.offload_activations == "cpu"
+
+    def tier_of(self, what: Literal["optimizer", "params"]) -> Tier:
+        """Where the optimizer, with its gradients, or the parameters lie."""
+        device: Device = self.offload_optimizer if what == "optimizer" else self.offload_params
+        return "gpu" if device == "none" else device
 
     @property
     def fragmentation_fraction(self) -> float:

@@ -14,6 +14,7 @@ from zerocalc.traffic.links import link
 
 BOUNDARY: tuple[tuple[Phase, str], ...] = (("forward", "activations to the next stage"), ("backward", "gradients to the stage before"))
 PARTITIONED_SOURCE = "[ZeRO] §8"
+OFFLOADED_SOURCE = "[Inf] §5.2.3"
 TENSOR_PARALLEL_SOURCE = "[ZeRO] §8; [SP] §4.2.2"
 TIED_SOURCE = "[Meg]'s code: megatron-core 0.16.1, distributed/finalize_model_grads.py"
 SYNCS_PER_PASS = 2
@@ -25,10 +26,11 @@ def model_parallel(job: Job, rank: Rank) -> list[Collective]:
     if rank.arch is None or not rank.arch.saves:
         return []
     parallel = job.parallel
-    if parallel.tp == parallel.pp == parallel.cp == parallel.ep == 1:
+    if parallel.tp == parallel.pp == parallel.cp == parallel.ep == 1 and not job.zero.checkpoints_on_host:
         return []  # P_a needs tensor parallelism too
     calls = _Calls(job, rank.tokens * rank.arch.hidden, ceil_div(rank.arch.layers, pipeline_split(job)), _routed(rank.arch, pipeline_split(job)))
-    out = calls.tensor_parallel(rank.arch) + calls.partitioned_activations() + calls.pipeline_parallel() + calls.tied_embedding(rank.whole)
+    out = calls.tensor_parallel(rank.arch) + calls.partitioned_activations() + calls.checkpoints_moved()
+    out += calls.pipeline_parallel() + calls.tied_embedding(rank.whole)
     if parallel.tp > 1:
         from zerocalc.traffic.ends import ends  # as below
 
@@ -53,7 +55,7 @@ def _routed(arch: Architecture, stages: int) -> int:
 def unknown_traffic(job: Job, rank: Rank) -> tuple[str, ...]:
     """What is sent and not in the schedule: all that depends on activations while those are unknown, and what context-parallel ranks send."""
     parallel = job.parallel
-    if parallel.tp == parallel.pp == parallel.cp == parallel.ep == 1:
+    if parallel.tp == parallel.pp == parallel.cp == parallel.ep == 1 and not job.zero.checkpoints_on_host:
         return ()
     known = rank.arch is not None and rank.arch.saves
     missing = {
@@ -61,7 +63,7 @@ def unknown_traffic(job: Job, rank: Rank) -> tuple[str, ...]:
         "pipeline-parallel traffic": parallel.pp > 1 and not known,
         "context-parallel traffic": parallel.cp > 1 and not (known and _attends(rank)),
         "expert-parallel traffic": job.experts_apart and not known,
-        HOST_TRAFFIC: job.zero.cpu_checkpointing and not known,
+        HOST_TRAFFIC: job.zero.checkpoints_on_host and not known,
     }
     return tuple([name for name, is_missing in missing.items() if is_missing])
 
@@ -108,15 +110,20 @@ class _Calls:
         if not zero.partition_activations:
             return []
         over = link(self.job, "tp", self.tp, PARTITIONED_SOURCE)
-        out = [collective(over, "backward", "all_gather", "checkpoints", self.dtype, self.tensor_bytes, self.layer_calls)]
-        if zero.cpu_checkpointing:
-            part = ceil_div(self.tensor_bytes, self.tp)
-            host = Link("host", 1, "pcie", PARTITIONED_SOURCE)
-            out += [
-                collective(host, "forward", "copy", "checkpoints to the host", self.dtype, part, self.layer_calls),
-                collective(host, "backward", "copy", "checkpoints from the host", self.dtype, part, self.layer_calls),
-            ]
-        return out
+        return [collective(over, "backward", "all_gather", "checkpoints", self.dtype, self.tensor_bytes, self.layer_calls)]
+
+    def checkpoints_moved(self) -> list[Collective]:
+        """Copies of what full recomputation stores, to the host in forward and back in backward."""
+        zero = self.job.zero
+        if not zero.checkpoints_on_host:
+            return []
+        split = zero.partition_activations or self.job.parallel.sequence_parallel
+        part = ceil_div(self.tensor_bytes, self.tp) if split else self.tensor_bytes
+        host = Link("host", 1, "pcie", PARTITIONED_SOURCE if zero.partition_activations else OFFLOADED_SOURCE)
+        return [
+            collective(host, "forward", "copy", "checkpoints to the host", self.dtype, part, self.layer_calls),
+            collective(host, "backward", "copy", "checkpoints from the host", self.dtype, part, self.layer_calls),
+        ]
 
     def pipeline_parallel(self) -> list[Collective]:
         """What goes to the next stage and back: of the model's last chunk of layers nothing goes on, of its first nothing back."""
