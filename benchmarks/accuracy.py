@@ -18,7 +18,7 @@ import throughput
 from zerocalc.estimator import estimate
 from zerocalc.memory.activations import kept_bytes
 from zerocalc.modules.base import layout
-from zerocalc.modules.layers import architecture
+from zerocalc.modules.building import architecture
 from zerocalc.papers import all_tables, summary
 from zerocalc.spec.job import Job
 

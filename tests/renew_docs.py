@@ -5,6 +5,7 @@ The pages of ``benchmarks/accuracy.py`` and ``benchmarks/frameworks.py``, the su
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -24,7 +25,18 @@ SUMMARY = re.compile(r"^\| source \| figure \| rows .*\n(?:\|.*\n)+", re.MULTILI
 def main() -> None:
     """Rewrite the documents whose outputs changed, and name them."""
     for name, command in PAGES.items():
-        _write(ROOT / name, subprocess.run([sys.executable, *command], cwd=ROOT, capture_output=True, check=True, text=True, encoding="utf-8").stdout)
+        _write(
+            ROOT / name,
+            subprocess.run(
+                [sys.executable, *command],
+                cwd=ROOT,
+                capture_output=True,
+                check=True,
+                text=True,
+                encoding="utf-8",
+                env={**os.environ, "PYTHONPATH": str(ROOT)},
+            ).stdout,
+        )
     summary = SUMMARY.search((ROOT / "docs" / "accuracy.md").read_text("utf-8"))
     assert summary is not None
     readme = ROOT / "README.md"

@@ -17,7 +17,7 @@ from zerocalc import presets
 from zerocalc.counting import count_parameters
 from zerocalc.estimator import estimate
 from zerocalc.interop.huggingface import load_model, model_from_config
-from zerocalc.modules.layers import architecture
+from zerocalc.modules.building import architecture
 from zerocalc.modules.lora import Names, adapted, adapters
 from zerocalc.modules.rank import rank
 from zerocalc.planner import plan

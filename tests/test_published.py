@@ -15,7 +15,8 @@ from zerocalc.counting import count_parameters
 from zerocalc.estimator import estimate
 from zerocalc.formulas import estimators, published, published_activations
 from zerocalc.modules.base import layout
-from zerocalc.modules.layers import Architecture, architecture
+from zerocalc.modules.building import architecture
+from zerocalc.modules.layers import Architecture
 from zerocalc.recomputed import TECHNIQUES, bare, closed_layer, layered, saved_by_layer
 from zerocalc.spec.model import Model
 

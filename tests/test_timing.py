@@ -15,7 +15,7 @@ from zerocalc import Job, estimate
 from zerocalc.modules.compute import Work, work
 from zerocalc.modules.rank import rank
 from zerocalc.results import Timing
-from zerocalc.traffic.placement import placed
+from zerocalc.traffic.placement import hops, placed
 
 PUBLISHED = Path(__file__).parent / "data" / "published"
 SMALL = {"kind": "llama", "layers": 4, "hidden": 256, "heads": 8, "kv_heads": 2, "ffn": 700, "vocab": 1000}
@@ -79,14 +79,28 @@ def test_throughput_of_a_tuned_system_within_what_its_schedule_explains(row: dic
 def test_what_stays_and_what_crosses_is_all(tp: int, pp: int, gpus: int, framework: str) -> None:
     given = job(cluster={"gpus": gpus}, parallel={"tp": tp, "pp": pp}, framework=framework)
     answer = estimate(given)
-    parts = [placed(given, entry) for entry in answer.communication.collectives]
+    sent = answer.communication
+    parts = sent.placements
+    assert list(parts) == [placed(given, entry) for entry in sent.collectives]
     assert sum(p.intra_node_bytes + p.inter_node_bytes for p in parts) == answer.communication.sent_bytes_per_gpu
     assert sum(p.inter_node_bytes for p in parts) == answer.communication.inter_node_bytes_per_gpu
     if gpus <= 8:
         assert answer.communication.inter_node_bytes_per_gpu == 0
-    for part in parts:
-        if part.collective.group == "tp":
+    for entry, part in zip(sent.collectives, parts, strict=True):
+        assert 0 <= part.hierarchical_bytes <= part.inter_node_bytes
+        if entry.group == "tp":
             assert part.inter_node_bytes == 0
+
+
+def test_a_nodes_cards_share_what_its_gpus_send() -> None:
+    """A ring over 8 nodes of 8: an eighth of a GPU's bytes leave the node; GPUs first would leave (n−1)/n of a GPU's eighth of the tensor."""
+    sent = estimate(job(cluster={"gpus": 64, "node": "p4d.24xlarge"}, zero={"stage": 0})).communication
+    (entry,), (where,) = sent.collectives, sent.placements
+    assert where.inter_node_bytes == entry.sent_bytes // 8 == 2 * 63 * entry.tensor_bytes // 64 // 8
+    assert where.hierarchical_bytes == 2 * 7 * entry.tensor_bytes // 64
+    assert sent.inter_node_bytes_per_card == 2 * where.inter_node_bytes  # four cards for eight GPUs
+    unknown = job(cluster={"gpus": 64, "node": None, "gpu": "a100-40g"}, zero={"stage": 0})
+    assert estimate(unknown).communication.inter_node_bytes_per_card is None
 
 
 @given(st.integers(1, 400), st.integers(1, 400))
@@ -157,12 +171,12 @@ def test_frozen_weights_have_no_gradients_to_compute() -> None:
 def test_hops_inside_nodes_are_not_the_networks() -> None:
     """A ring over 128 nodes of 8 leaves a node 127 times in 1,023 steps; an all-reduce goes round twice; a neighbour is one hop away."""
     given = job(cluster={"gpus": 1024}, zero={"stage": 1})
-    hops = {p.collective.op: p.hops for p in (placed(given, entry) for entry in estimate(given).communication.collectives)}
-    assert hops["all_gather"] == hops["reduce_scatter"] == (896, 127)
+    steps = {entry.op: hops(entry, placed(given, entry)) for entry in estimate(given).communication.collectives}
+    assert steps["all_gather"] == steps["reduce_scatter"] == (896, 127)
     given = job(cluster={"gpus": 1024}, zero={"stage": 0})
-    assert [placed(given, entry).hops for entry in estimate(given).communication.collectives] == [(1792, 254)]
+    assert [hops(entry, placed(given, entry)) for entry in estimate(given).communication.collectives] == [(1792, 254)]
     given = job(cluster={"gpus": 32}, parallel={"pp": 4}, training={"accumulation": 4})
-    assert {placed(given, entry).hops for entry in estimate(given).communication.collectives if entry.group == "pp"} == {(0, 1)}
+    assert {hops(entry, placed(given, entry)) for entry in estimate(given).communication.collectives if entry.group == "pp"} == {(0, 1)}
 
 
 def test_what_nothing_runs_beside_is_waited_for() -> None:

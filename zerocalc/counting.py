@@ -6,7 +6,8 @@ import os
 
 from zerocalc.ledger import record
 from zerocalc.modules.base import Component, Module
-from zerocalc.modules.layers import Architecture, architecture
+from zerocalc.modules.building import architecture
+from zerocalc.modules.layers import Architecture
 from zerocalc.spec.base import FieldError
 from zerocalc.spec.model import Model
 from zerocalc.spec.recipe import DTYPE_BYTES, StoredDtype

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Literal
 
+from zerocalc.formulas.formula import ceil_div
 from zerocalc.ledger import ACTIVATION_KINDS, MOMENTS, STATE_KINDS, Block, Ledger, Term, block, join, replaced
-from zerocalc.memory.activations import activations
 from zerocalc.memory.buffers import DEFRAGMENTED, buffers, fragmentation, gathered, runtime, secondary, workspaces
 from zerocalc.memory.states import states
 from zerocalc.modules.rank import Rank, Share, rounded, shares
@@ -24,6 +24,7 @@ OF_EXPERTS = " of experts"
 LARGEST = 3
 """Terms that are named as what a peak consists of."""
 DEQUANTISED = block((), (), ("quantised weights cannot be trained: all is trained, as before quantisation",))
+UNKNOWN_ACTIVATIONS = block((), ("activations", "logits"))
 HOST_FABRICS = frozenset({"pcie"})
 DRIVE_FABRICS = frozenset({"nvme"})
 
@@ -99,7 +100,7 @@ def _stage_of_rows(job: Job, behaviour: FrameworkStage) -> int:
 def build_ledger(job: Job, holds: Rank, behaviour: FrameworkStage) -> Ledger:
     """The ledger of one rank: the union of its blocks."""
     stage = _stage_of_rows(job, behaviour)
-    kept = activations(job, holds)
+    kept = _kept(job, holds)
     alike = holds.parts or (holds,)
     parts: list[Block] = []
     for part in alike:
@@ -118,6 +119,16 @@ def build_ledger(job: Job, holds: Rank, behaviour: FrameworkStage) -> Ledger:
     fraction = job.zero.fragmentation_fraction
     parts.append(fragmentation(fraction, join(parts)) if fraction else DEFRAGMENTED)
     return join(parts)
+
+
+def _kept(job: Job, holds: Rank) -> Block:
+    """Activations and logits; what counts them is read only where layers and their sequences are known."""
+    arch = holds.arch
+    if arch is None or not arch.saves:
+        return UNKNOWN_ACTIVATIONS
+    from zerocalc.memory.activations import activations
+
+    return activations(job, holds, arch)
 
 
 def _named(part: Rank, made: Block) -> Block:
@@ -215,15 +226,19 @@ def _communication(job: Job, holds: Rank, schedule: Schedule, stage: int) -> Com
     baseline = elements
     if stage:
         baseline = sum([Schedule(tuple(data_parallel(job, part, 0, "step"))).volume_elements(DTYPE_BYTES) for part in holds.parts or (holds,)])
+    placements = tuple([placed(job, entry) for entry in schedule.collectives])
+    across, cards = sum([where.inter_node_bytes for where in placements]), job.cluster.network_cards
     return Communication(
         volume_params=elements / holds.parameters,
         ratio_to_dp=elements / baseline if baseline else None,
         sent_bytes_per_gpu=schedule.sent(NETWORK_FABRICS),
-        inter_node_bytes_per_gpu=sum([placed(job, entry).inter_node_bytes for entry in schedule.collectives]),
+        inter_node_bytes_per_gpu=across,
+        inter_node_bytes_per_card=ceil_div(across * job.cluster.gpus_of_a_node, cards) if cards else None,
         host_bytes_per_gpu=schedule.sent(HOST_FABRICS),
         nvme_bytes_per_gpu=schedule.sent(DRIVE_FABRICS),
         unknown=unknown_traffic(job, holds),
         collectives=schedule.collectives,
+        placements=placements,
     )
 
 

@@ -58,6 +58,7 @@ ROWS_OF_NODES: dict[str, tuple[Tier, bool]] = {
 ALIASES = {
     **{"peak": "in all", "to spare": "with fragmentation", "fits": "with fragmentation"},
     **{"of ddp": "model states", "c_b": "buffers", "traffic": "traffic per step"},
+    **dict.fromkeys(("of it between nodes", "by each network card"), "sent per gpu"),
 }
 """Rows that say of a sum what it comes to, and other names of rows."""
 TIME_ROW = "time per step"

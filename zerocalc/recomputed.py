@@ -15,7 +15,7 @@ from zerocalc.formulas import estimators, published, published_activations
 from zerocalc.formulas.formula import Written
 from zerocalc.ledger import STATE_KINDS, Term, record
 from zerocalc.modules.base import layout
-from zerocalc.modules.layers import architecture
+from zerocalc.modules.building import architecture
 from zerocalc.results import Estimate
 from zerocalc.schedule import VOLUME_FACTOR, Collective
 from zerocalc.spec.cluster import Cluster

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from zerocalc.ledger import AnyRatio, Moment, Term, record
-from zerocalc.schedule import Collective
+from zerocalc.schedule import Collective, Placement
 from zerocalc.spec.job import Job
 
 SCHEMA_VERSION = 1
@@ -68,17 +68,21 @@ class Memory:
 class Communication:
     """Traffic of one optimizer step on one rank: the paper's volume (elements over the rank's parameters) and the ring's bytes.
 
-    ``unknown`` names what is sent too and is in no figure; with any of it ``sent_bytes_per_gpu`` is the known part.
+    ``unknown`` names what is sent too and is in no figure; with any of it ``sent_bytes_per_gpu`` is the known part. ``inter_node_bytes_per_card``
+    is each network card's part of what a node's GPUs send to other nodes, where it is known how many cards there are; ``placements`` say of each of
+    the ``collectives`` where its bytes go.
     """
 
     volume_params: float
     ratio_to_dp: float | None
     sent_bytes_per_gpu: int
     inter_node_bytes_per_gpu: int | None
+    inter_node_bytes_per_card: int | None
     host_bytes_per_gpu: int
     nvme_bytes_per_gpu: int
     unknown: tuple[str, ...]
     collectives: tuple[Collective, ...]
+    placements: tuple[Placement, ...]
 
 
 @record

@@ -52,6 +52,19 @@ class Collective:
 
 
 @record
+class Placement:
+    """Where one GPU's bytes of a collective go [bytes]: to others of its node, of which ``members`` belong to the group, or over the network.
+
+    ``hierarchical_bytes``: what would cross the network if the members of a node first reduced, or last gathered, among themselves.
+    """
+
+    members: int
+    intra_node_bytes: int
+    inter_node_bytes: int
+    hierarchical_bytes: int
+
+
+@record
 class Link:
     """Who takes part in collectives and over what: the same for many of them."""
 

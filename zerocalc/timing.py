@@ -10,10 +10,10 @@ from zerocalc.ledger import STATE_KINDS, record
 from zerocalc.modules.compute import Work
 from zerocalc.modules.rank import Rank
 from zerocalc.results import TimePart, Timing
-from zerocalc.schedule import Collective, Phase, Schedule
+from zerocalc.schedule import Collective, Phase, Placement, Schedule
 from zerocalc.spec.job import Job
 from zerocalc.spec.recipe import DTYPE_BYTES
-from zerocalc.traffic.placement import NETWORK_LATENCY_SECONDS, NODE_LATENCY_SECONDS, Placed, placed
+from zerocalc.traffic.placement import NETWORK_LATENCY_SECONDS, NODE_LATENCY_SECONDS, hops, placed
 
 UPDATE_PASSES = 2
 """The optimizer's step reads and writes each state once."""
@@ -122,7 +122,7 @@ def _exposed(transfers: list[Transfer], available: dict[Phase, float]) -> TimePa
 
 def _transfers(job: Job, schedule: Schedule) -> list[Transfer] | None:
     """Each collective's time; ``None`` where a link is not known."""
-    found = [(entry, _transfer(job, placed(job, entry))) for entry in schedule.collectives]
+    found = [(entry, _transfer(job, entry, placed(job, entry))) for entry in schedule.collectives]
     overlapped = [entry for entry in schedule.collectives if entry.overlapped and entry.group in ("dp", "edp")]
     first = next((entry for entry in overlapped if entry.moment == "forward"), None)
     last = next((entry for entry in reversed(overlapped) if entry.moment == "backward" and "gradients" in entry.what), None)
@@ -136,27 +136,27 @@ def _transfers(job: Job, schedule: Schedule) -> list[Transfer] | None:
     return out
 
 
-def _transfer(job: Job, where: Placed) -> TimePart | None:
+def _transfer(job: Job, entry: Collective, where: Placement) -> TimePart | None:
     """The time of all calls of a collective over the link that takes longest; ``None`` where one that is used is not known."""
-    entry, cluster = where.collective, job.cluster
+    cluster = job.cluster
     beside = {"pcie": cluster.host_bytes_per_second_per_gpu, "nvme": cluster.nvme_bytes_per_second_per_gpu}
     inside = beside.get(entry.fabric, cluster.intra_node_bytes_per_second)
     across = cluster.inter_node_bytes_per_second_per_gpu
     links = [(sent, speed) for sent, speed in ((entry.sent_bytes - where.inter_node_bytes, inside), (where.inter_node_bytes, across)) if sent]
     if not links or any(not speed for _, speed in links):
-        return None if links else _part(_name(entry), transfer_seconds, **_inputs(where, 0, 1))
+        return None if links else _part(_name(entry), transfer_seconds, **_inputs(entry, where, 0, 1))
     sent, speed = max(links, key=lambda link: link[0] / (link[1] or 1))
-    return _part(_name(entry), transfer_seconds, **_inputs(where, sent, speed or 1))
+    return _part(_name(entry), transfer_seconds, **_inputs(entry, where, sent, speed or 1))
 
 
 def _name(entry: Collective) -> str:
     return f"{entry.moment}: {entry.op} of {entry.what}"
 
 
-def _inputs(where: Placed, sent: int, speed: int) -> dict[str, float]:
-    node_hops, network_hops = where.hops
+def _inputs(entry: Collective, where: Placement, sent: int, speed: int) -> dict[str, float]:
+    node_hops, network_hops = hops(entry, where)
     return {
-        "sent_bytes": sent, "bytes_per_second": speed, "count": where.collective.count, "node_hops": node_hops, "network_hops": network_hops,
+        "sent_bytes": sent, "bytes_per_second": speed, "count": entry.count, "node_hops": node_hops, "network_hops": network_hops,
         "node_latency_seconds": NODE_LATENCY_SECONDS, "network_latency_seconds": NETWORK_LATENCY_SECONDS,
     }  # fmt: skip
 

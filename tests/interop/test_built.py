@@ -17,7 +17,7 @@ from tests.running import run
 from zerocalc.counting import count_parameters
 from zerocalc.interop import built
 from zerocalc.interop.huggingface import model_from_config
-from zerocalc.modules.layers import architecture
+from zerocalc.modules.building import architecture
 from zerocalc.presets import PresetError
 from zerocalc.spec.job import Job
 

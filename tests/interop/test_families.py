@@ -19,7 +19,7 @@ from zerocalc.counting import count_parameters
 from zerocalc.interop.expressions import ExpressionError, evaluate
 from zerocalc.interop.family_file import FamilyFile, find, model_types
 from zerocalc.interop.huggingface import load_model, model_from_config
-from zerocalc.modules.layers import architecture
+from zerocalc.modules.building import architecture
 from zerocalc.planner import plan
 from zerocalc.presets import PresetError
 from zerocalc.spec.job import Job

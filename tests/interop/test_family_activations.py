@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from zerocalc.interop.huggingface import model_from_config
 from zerocalc.modules.base import Module, layout
-from zerocalc.modules.layers import architecture
+from zerocalc.modules.building import architecture
 from zerocalc.planner import plan
 from zerocalc.spec.base import explain
 from zerocalc.spec.job import Job

@@ -12,7 +12,7 @@ import pytest
 from zerocalc import estimate
 from zerocalc.interop.huggingface import model_from_config
 from zerocalc.modules.base import layout
-from zerocalc.modules.layers import architecture
+from zerocalc.modules.building import architecture
 from zerocalc.spec.job import Job
 
 DATA = Path(__file__).parents[1] / "data"

@@ -16,7 +16,8 @@ from zerocalc.interop.families import BY_MODEL_TYPE, FAMILIES, GUARDED, NEUTRAL,
 from zerocalc.interop.family_file import model_types
 from zerocalc.interop.huggingface import load_model, model_from_config
 from zerocalc.modules.base import Module
-from zerocalc.modules.layers import Architecture, architecture
+from zerocalc.modules.building import architecture
+from zerocalc.modules.layers import Architecture
 from zerocalc.presets import PresetError
 from zerocalc.spec.job import Job
 from zerocalc.spec.model import Model

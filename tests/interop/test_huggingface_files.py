@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from zerocalc.interop.families import BY_MODEL_TYPE, GUARDED, NEUTRAL, Key
 from zerocalc.interop.huggingface import load_model, model_from_config, read_config
-from zerocalc.modules.layers import architecture
+from zerocalc.modules.building import architecture
 from zerocalc.presets import PresetError
 from zerocalc.spec.model import Model
 

@@ -14,7 +14,7 @@ import pytest
 from zerocalc.counting import count_parameters
 from zerocalc.interop.huggingface import model_from_config
 from zerocalc.modules.base import Module
-from zerocalc.modules.layers import architecture
+from zerocalc.modules.building import architecture
 
 MEASURED: dict[str, Any] = json.loads((Path(__file__).parents[1] / "data" / "measured_params.json").read_text("utf-8"))["models"]
 

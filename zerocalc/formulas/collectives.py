@@ -33,3 +33,21 @@ def copy_sent(*, tensor_bytes: int, count: int) -> int:
     3000
     """
     return tensor_bytes * count
+
+
+@formula(
+    "⌈r·(n−1)·T/(n·g)⌉·c",
+    "[ZeRO++] §3.3, [MiCS] §3.3: in a node first, then between nodes",
+    r="rounds",
+    n="nodes",
+    g="members",
+    T="tensor_bytes",
+    c="count",
+)
+def hierarchical_sent(*, rounds: int, nodes: int, members: int, tensor_bytes: int, count: int) -> int:
+    """Bytes that one of the ``members`` in each of ``nodes`` sends to other nodes, each member its part of what the node has.
+
+    >>> hierarchical_sent(rounds=2, nodes=8, members=8, tensor_bytes=20_000_000_000, count=1)
+    4375000000
+    """
+    return ceil_div(rounds * (nodes - 1) * tensor_bytes, nodes * members) * count

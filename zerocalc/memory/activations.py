@@ -44,11 +44,8 @@ STAGES = "pipeline stages even: each counts embedding and logits"
 IN_BACKWARD = "the largest layer stands for the one in backward"
 
 
-def activations(job: Job, rank: Rank) -> Block:
-    """What one micro-batch keeps from forward for backward, times the micro-batches in flight; unknown without dimensions or length."""
-    arch = rank.arch
-    if arch is None or not arch.saves:
-        return block((), ("activations", "logits"))
+def activations(job: Job, rank: Rank, arch: Architecture) -> Block:
+    """What one micro-batch of an architecture that says what it saves keeps from forward for backward, times the micro-batches in flight."""
     terms = _layers(job, arch, rank.tokens) + _ends(job, arch)
     if arch.after:
         terms += _loss(job, arch, rank.tokens)

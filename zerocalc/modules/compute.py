@@ -10,7 +10,8 @@ from zerocalc.formulas.compute import backward_flops, product_flops, scores_flop
 from zerocalc.formulas.formula import ceil_div
 from zerocalc.ledger import record
 from zerocalc.modules.base import Module
-from zerocalc.modules.layers import Architecture, steps_of
+from zerocalc.modules.building import steps_of
+from zerocalc.modules.layers import Architecture
 from zerocalc.modules.rank import Rank
 from zerocalc.spec.job import Job
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 from zerocalc.formulas.formula import ceil_div
 from zerocalc.ledger import record, replaced
 from zerocalc.modules.base import Layout, layout
-from zerocalc.modules.layers import Architecture, architecture, pipeline_stage, shapes, stage_layers
+from zerocalc.modules.layers import Architecture, pipeline_stage, shapes, stage_layers
 from zerocalc.modules.padding import WHOLE_MODEL, padded
 from zerocalc.modules.units import Unit, pipeline_split, rounded_up, units
 from zerocalc.spec.base import FieldError
@@ -173,6 +173,10 @@ def on_stage(job: Job, number: int) -> Job:
 
 def _whole(job: Job) -> tuple[Layout | None, Architecture | None]:
     run = layout(job, job.training.seq) if job.training.seq else None
+    if job.model.is_bare:
+        return run, None
+    from zerocalc.modules.building import architecture  # a bare count has no modules
+
     return run, architecture(job.model, run, job.implementation)
 
 

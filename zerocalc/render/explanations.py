@@ -11,7 +11,8 @@ from zerocalc.ledger import STATE_KINDS, Moment, Term
 from zerocalc.render.console import columns, emit, labelled
 from zerocalc.render.plans import header, parameters_of
 from zerocalc.results import Plan, TimePart, display_name
-from zerocalc.schedule import NETWORK_FABRICS, VOLUME_FACTOR, Collective
+from zerocalc.schedule import NETWORK_FABRICS, VOLUME_FACTOR, Collective, Placement
+from zerocalc.spec.cluster import Cluster
 from zerocalc.units import byte_unit, figure, format_multiple
 
 
@@ -20,7 +21,7 @@ def show(plan: Plan, explanations: list[Explanation], whole: bool) -> None:
     shown: list[RenderableType] = [Text(line) for line in header(plan.job, parameters_of(plan))]
     for explanation in explanations:
         shown += _memory(plan, explanation, whole)
-        shown += _traffic(explanation, whole)
+        shown += _traffic(plan.job.cluster, explanation, whole)
         shown += _times(explanation)
     symbols = _legend(explanations)
     shown += ["", labelled([*([("symbols", symbols)] if symbols else []), *(("assumed", text) for text in plan.assumptions)])]
@@ -28,8 +29,8 @@ def show(plan: Plan, explanations: list[Explanation], whole: bool) -> None:
 
 
 def _amount(number: int) -> str:
-    unit, _, size = byte_unit(number, binary=False, least=0.1)
-    return f"{number:,} bytes" if size == 1 else f"{number:,} bytes ({figure(number, size)} {unit})"
+    exact, rounded = f"{number:,} bytes", _rounded(number)
+    return exact if rounded == exact else f"{exact} ({rounded})"
 
 
 def _while(moments: tuple[Moment, ...]) -> str:
@@ -91,7 +92,24 @@ def _tensors(tensors: list[TensorShare], whose: str) -> RenderableType:
     return table
 
 
-def _traffic(explanation: Explanation, whole: bool) -> list[RenderableType]:
+def _crossing(cluster: Cluster, where: Placement) -> str:
+    """How much of a collective crosses the network, a GPU and a network card."""
+    inside, across = (_rounded(amount) for amount in (where.intra_node_bytes, where.inter_node_bytes))
+    parts = [f"{inside} inside nodes, {across} between nodes"]
+    if where.hierarchical_bytes < where.inter_node_bytes:
+        parts.append(f"{_rounded(where.hierarchical_bytes)} if each node's GPUs went first")
+    if cluster.network_cards:
+        each = where.inter_node_bytes * cluster.gpus_of_a_node // cluster.network_cards
+        parts.append(f"{_rounded(each)} by each of a node's {cluster.network_cards} network cards")
+    return "; ".join(parts)
+
+
+def _rounded(number: int) -> str:
+    unit, _, size = byte_unit(number, binary=False, least=0.1)
+    return f"{number:,} bytes" if size == 1 else f"{figure(number, size)} {unit}"
+
+
+def _traffic(cluster: Cluster, explanation: Explanation, whole: bool) -> list[RenderableType]:
     if not explanation.collectives and not whole:
         return []
     lines: list[RenderableType] = ["", Text(f"{display_name(explanation.name)}, traffic per step", "bold underline")]
@@ -99,11 +117,16 @@ def _traffic(explanation: Explanation, whole: bool) -> list[RenderableType]:
     missing = [Text(f"unknown, and in no sum: {', '.join(unknown)}", "yellow")] if unknown and whole else []
     if not explanation.collectives:
         return [*lines, *(missing or [Text("nothing is sent")])]
+    communication = explanation.candidate.communication
+    places = dict(zip(map(id, communication.collectives), communication.placements, strict=True))
     for c in explanation.collectives:
         calls = f"{c.count:,} call{'s' if c.count > 1 else ''} of {c.tensor_bytes:,} bytes"
         hidden = "overlapped" if c.overlapped else "exposed"
         title = f"{c.moment}: {c.op} of {c.what} ({c.dtype}), {calls}, {c.group} group of {c.ranks:,}, {c.fabric}, {hidden}"
         lines += _entry(title, c, f"{_amount(c.sent_bytes)} sent by each GPU")
+        where = places.get(id(c))
+        if where is not None and where.inter_node_bytes:
+            lines.append(Padding(Text(_crossing(cluster, where), "dim"), (0, 0, 0, 2)))
     if whole:
         network = [c.sent_bytes for c in explanation.collectives if c.fabric in NETWORK_FABRICS]
         lines.append(_sum("sent per GPU", network))

@@ -257,6 +257,10 @@ def traffic_rows(plan: Plan, size: int) -> list[Row]:
     ]
     if any(a.inter_node_bytes_per_gpu for a in answers):
         rows.append(Row("    of it between nodes", "", tuple(figure(a.inter_node_bytes_per_gpu or 0, size) for a in answers), "dim"))
+    cluster = plan.job.cluster
+    cards = cluster.network_cards
+    if cards and cards != cluster.gpus_of_a_node and any(a.inter_node_bytes_per_card for a in answers):
+        rows.append(Row("    by each network card", "", tuple(figure(a.inter_node_bytes_per_card or 0, size) for a in answers), "dim"))
     rows += [Row(f"  sent by {name[0]}p", "", (UNKNOWN,) * len(answers)) for name in missing]
     if HOST_TRAFFIC in answers[0].unknown:
         rows += [Row(label, "", (UNKNOWN,) * len(answers)) for label in ("  to and from host", "host memory per node")]

@@ -46,7 +46,7 @@ class Gpu(Spec):
 
 
 class Node(Spec):
-    """A server: its GPUs, and its network cards together [bytes/s, one way]; its memory and its drives [bytes, bytes/s].
+    """A server: its GPUs, and its network cards (those that serve GPUs) together [bytes/s, one way]; its memory and its drives [bytes, bytes/s].
 
     ``host_link_bytes_per_second``: what all GPUs together exchange with the host, one way, where that is less than their links.
     """
@@ -56,6 +56,7 @@ class Node(Spec):
     gpus: Whole
     gpu: Annotated[str, Field(max_length=LONGEST_PATH)]
     network_bytes_per_second: Rate | None = None
+    network_cards: Whole | None = None
     cpu_memory_bytes: Capacity | None = None
     cpu_memory_bytes_per_second: Rate | None = None
     host_link_bytes_per_second: Rate | None = None
@@ -145,6 +146,11 @@ class Cluster(Spec):
         """One GPU's share of what a node's network cards send together [bytes/s, one way]."""
         whole = self.inter_node or (self.node.network_bytes_per_second if self.node else None)
         return None if whole is None else max(1, whole // self.gpus_per_node)
+
+    @property
+    def network_cards(self) -> int | None:
+        """Network cards of a node that serve its GPUs, if that is known."""
+        return self.node.network_cards if self.node else None
 
     @property
     def gpus_of_a_node(self) -> int:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from zerocalc.formulas.formula import ceil_div
 from zerocalc.modules.layers import Architecture
-from zerocalc.modules.moe import SHARED
 from zerocalc.modules.rank import Rank
 from zerocalc.modules.units import pipeline_split
 from zerocalc.schedule import HOST_TRAFFIC, Collective, Link, Op, Phase, collective
@@ -48,6 +47,8 @@ def model_parallel(job: Job, rank: Rank) -> list[Collective]:
 
 def _routed(arch: Architecture, stages: int) -> int:
     """Layers whose MLP is routed experts alone."""
+    from zerocalc.modules.moe import SHARED  # an estimate of a bare count needs no module
+
     alone = [count for count, modules in arch.groups if any(m.experts > 1 for m in modules) and all(m.name != SHARED for m in modules)]
     return ceil_div(sum(alone), stages)
 
