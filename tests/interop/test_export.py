@@ -234,3 +234,19 @@ def test_one_tools_configuration_becomes_anothers(tmp_path: Path) -> None:
     assert ran.status == 0, ran.err
     assert 'fsdp_reshard_after_forward = "default"' in ran.out
     assert "local_batch_size = 4" in ran.out
+
+
+@pytest.mark.parametrize(
+    ("target", "stage", "flags"),
+    [("deepspeed", 1, ()), ("deepspeed", 2, ()), ("torchtitan", 3, ()), ("torchtitan", 2, ("--tp", "2", "--sequence-parallel"))],
+)
+@pytest.mark.parametrize("etp", ["1", "2"])
+def test_experts_on_ranks_of_their_own_are_written_and_read(tmp_path: Path, target: str, stage: int, flags: tuple[str, ...], etp: str) -> None:
+    base = ("--model", "mixtral-8x7b", "--gpus", "32", "--seq", "2048")
+    split = ("--ep", "4", "--etp", etp if flags else "1")
+    exported = run("export", "--to", target, *base, "--stage", str(stage), *flags, *split)
+    assert exported.status == 0, exported.err
+    (tmp_path / "configuration").write_text(exported.out, "utf-8")
+    asked = json.loads(run("plan", *base, "--framework", target, "--stage", str(stage), *flags, *split, "--json").out)["candidates"][0]
+    read = json.loads(run("plan", "--config", str(tmp_path / "configuration"), *base, "--json").out)["candidates"][0]
+    assert (read["memory"], read["communication"]) == (asked["memory"], asked["communication"])

@@ -13,6 +13,7 @@ from zerocalc.interop.deepspeed_keys import (
     AUTO_OF_HIDDEN,
     DEVICES,
     DRIVE_BUFFERS,
+    EXPERTS_FREE,
     FRAMEWORK,
     FREE,
     KNOBS,
@@ -35,7 +36,8 @@ from zerocalc.units import shown
 
 __all__ = ["MARKS", "read", "write"]
 HELD = frozenset({
-    "training.micro_batch", "training.accumulation", "parallel.tp", "parallel.cp", "zero.partition_activations", "zero.cpu_checkpointing",
+    "training.micro_batch", "training.accumulation", "parallel.tp", "parallel.cp", "parallel.ep", "parallel.etp",
+    "zero.partition_activations", "zero.cpu_checkpointing",
 })  # fmt: skip
 """Fields that a configuration holds, beside the framework's own options."""
 
@@ -54,11 +56,22 @@ def read(table: dict[str, Any], known: Known, settings: Settings, mixed_precisio
         settings.put("zero.reduce_dtype", kept, "communication_data_type")
     root.refuse("elasticity", "elastic training chooses its own batch sizes; take it out, and give those that it comes to")
     root.refuse("amp", "Apex's amp is not modelled; bf16 or fp16 is")
-    root.refuse("expert_parallel", "expert parallelism is not modelled yet")
+    _experts(root.section("expert_parallel"), settings)
     root.free(*FREE)
     for key in NOT_MODELLED:
         root.note(key)
     root.done()
+
+
+def _experts(part: Section, settings: Settings) -> None:
+    """AutoEP: over how many ranks routed experts are dealt, and how many divide one."""
+    on = part.flag("enabled")
+    ep, etp = (part.whole(key, least=1) or 1 for key in ("autoep_size", "expert_tensor_parallel_size"))
+    if on and ep * etp > 1:
+        settings.put("parallel.ep", ep, part.key("autoep_size"))
+        settings.put("parallel.etp", etp, part.key("expert_tensor_parallel_size"))
+    part.free(*EXPERTS_FREE)
+    part.done()
 
 
 def _zero(root: Section, known: Known, settings: Settings) -> int:
@@ -291,6 +304,9 @@ def write(job: Job, stage: int) -> Exported:
         table["tensor_parallel"] = {"autotp_size": job.parallel.tp}
     if job.parallel.cp > 1:
         table["sequence_parallel_size"] = job.parallel.cp
+    if job.parallel.ep > 1:
+        degrees = {"autoep_size": job.parallel.ep, "expert_tensor_parallel_size": job.expert_tensor_parallel}
+        table["expert_parallel"] = {"enabled": True, **degrees}
     if job.zero.partition_activations or job.zero.checkpoints_on_host:
         kept = {"partition_activations": job.zero.partition_activations, "cpu_checkpointing": job.zero.checkpoints_on_host}
         table["activation_checkpointing"] = kept

@@ -84,6 +84,13 @@ FREE = (
     *("pipeline", "local_rank", "wandb_config"),
 )
 """Keys that cost neither memory nor traffic of a training step."""
+EXPERTS_FREE = (
+    *("validate_folding_routing", "preset_model", "moe_layer_pattern", "expert_pattern", "router_pattern", "use_grouped_mm", "route_norm"),
+    *("disable_triton_grouped_mm", "route_scale", "score_apply", "combine_impl", "num_expert_groups", "num_limited_groups", "score_func", "top_k"),
+    *("load_balance_coeff", "routed_scaling_factor", "expert_w1", "expert_w2", "expert_w3", "num_experts_attr", "top_k_attr"),
+    *("has_shared_experts", "shared_experts_pattern", "shared_experts_gate_pattern"),
+)
+"""Keys of ``expert_parallel`` (module_inject/auto_ep_config.py) that say which modules are experts and how tokens are routed, not who holds what."""
 NOT_MODELLED = (
     *("sparse_gradients", "sparse_attention", "compression_training", "progressive_layer_drop", "curriculum_learning", "data_efficiency"),
     *("hybrid_engine", "autotuning", "weight_quantization", "quantize_training", "compile", "graph_harvesting", "eigenvalue"),

@@ -18,8 +18,9 @@ IMPLEMENTATIONS = {"megatron": "local", "megatron-te": "transformer_engine"}
 """--transformer-impl by our name for the layers."""
 HELD = frozenset({
     "training.seq", "training.micro_batch", "training.accumulation", "training.recompute", "training.recompute_every", "training.recompute_modules",
-    "training.attention", "parallel.tp", "parallel.pp", "parallel.cp", "parallel.interleave", "parallel.sequence_parallel", "zero.reduce_dtype",
-    "zero.overlap_comm", "zero.shard_group", "zero.partition_activations",
+    "training.attention", "parallel.tp", "parallel.pp", "parallel.cp", "parallel.ep", "parallel.etp",
+    "parallel.interleave", "parallel.sequence_parallel",
+    "zero.reduce_dtype", "zero.overlap_comm", "zero.shard_group", "zero.partition_activations",
 })  # fmt: skip
 """Fields that flags of Megatron-LM hold."""
 BACKENDS = {"flash": "flash", "eager": "unfused"}

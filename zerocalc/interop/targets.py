@@ -14,7 +14,7 @@ WRITERS = {"fsdp2": "fsdp"}
 """Modules that are not called as what they write."""
 FRAMEWORKS = {"accelerate": ("fsdp2", "fsdp1", "deepspeed", "torch-ddp")}
 """Frameworks that a tool runs, the usual one first, where these are not its own."""
-WITH_EXPERTS = ("torchtitan", "megatron")
+WITH_EXPERTS = ("deepspeed", "torchtitan", "megatron")
 """Tools whose configuration says over how many ranks experts are dealt."""
 BESIDES = {"accelerate": {"zero.reduce_dtype": "bf16"}}
 """What a tool does by itself with the usual framework, where that is not the framework's own way."""

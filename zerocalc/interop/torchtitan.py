@@ -225,7 +225,7 @@ def _recipe(root: Section, known: Known, settings: Settings) -> None:
 
 HELD = frozenset({
     "training.seq", "training.micro_batch", "training.accumulation", "training.recompute", "training.recompute_every", "parallel.tp", "parallel.pp",
-    "parallel.cp", "parallel.interleave", "parallel.sequence_parallel", "zero.reduce_dtype", "zero.shard_group",
+    "parallel.cp", "parallel.ep", "parallel.etp", "parallel.interleave", "parallel.sequence_parallel", "zero.reduce_dtype", "zero.shard_group",
 })  # fmt: skip
 """Fields that a configuration holds."""
 

@@ -77,13 +77,16 @@ WORDS: dict[str, tuple[str, ...]] = {
 """The values that are words, and the words they can be."""
 
 
+ShortText = Annotated[str, Field(max_length=100)]
+
+
 class ModuleSpec(Spec):
     """One module: its type, and the sizes and switches that its type reads; ``tensors`` spells out shapes where the type is that."""
 
     type: ModuleType
-    name: Annotated[str, Field(max_length=100)]
+    name: ShortText
     component: ComponentName | None = None
-    values: dict[str, Size | StrictBool | str] = Field(default_factory=dict)
+    values: dict[ShortText, Size | StrictBool | ShortText] = Field(default_factory=dict)
     tensors: dict[str, tuple[Size, ...]] = Field(default_factory=dict)
     unquantised: tuple[str, ...] = ()
     """Weights of linear layers that quantisers leave as they are."""
