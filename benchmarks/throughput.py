@@ -28,8 +28,7 @@ Steps of published runs beside ours. The kernels of all runs are taken to reach 
 so that these errors say what that assumption is worth: small matrices reach less, large ones on few GPUs more. What no assumption explains: ZeRO-3 in
 [Meg]'s table 2 at two sequences and one a GPU waits for some 16 GB/s a node, a twelfth of what its network cards send together.
 
-| source | figure | rows | median error | 90th percentile | largest |
-|---|---|---:|---:|---:|---:|"""
+"""
 
 
 class Step(NamedTuple):
@@ -120,17 +119,21 @@ def steps() -> list[Step]:
     return [*megatron(), *zero_3(), *recomputation(), *foundry()]
 
 
-def section() -> list[str]:
-    """The page's section."""
-    found = steps()
-    lines = [INTRODUCTION]
+def summary() -> list[str]:
+    """One line of a table for each source."""
+    found, lines = steps(), ["| source | figure | rows | median error | 90th percentile | largest |", "|---|---|---:|---:|---:|---:|"]
     for source in dict.fromkeys(step.source for step in found):
         own = [step for step in found if step.source == source]
         errors = sorted(abs(step.error) for step in own)
         high = errors[min(len(errors) - 1, int(0.9 * len(errors)))]
         lines.append(f"| {source} | {own[0].figure} | {len(own)} | {100 * median(errors):.1f} % | {100 * high:.1f} % | {100 * errors[-1]:.1f} % |")
-    lines += ["", "| source | run | figure | predicted | measured | error |", "|---|---|---|---:|---:|---:|"]
-    lines += [f"| {s.source} | {s.name} | {s.figure} | {s.predicted:.1f} | {s.measured:.1f} | {100 * s.error:+.1f} % |" for s in found]
+    return lines
+
+
+def section() -> list[str]:
+    """The page's section."""
+    lines = [*INTRODUCTION.splitlines(), *summary(), "", "| source | run | figure | predicted | measured | error |", "|---|---|---|---:|---:|---:|"]
+    lines += [f"| {s.source} | {s.name} | {s.figure} | {s.predicted:.1f} | {s.measured:.1f} | {100 * s.error:+.1f} % |" for s in steps()]
     return lines
 
 

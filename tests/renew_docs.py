@@ -1,6 +1,6 @@
 """Write what scripts and commands print into README.md and docs/ anew: ``python -m tests.renew_docs``, then read the difference.
 
-The pages of ``benchmarks/accuracy.py`` and ``benchmarks/frameworks.py``, the summary of the former in README.md, and every session.
+The pages of ``benchmarks/accuracy.py`` and ``benchmarks/frameworks.py``, the summaries of the former in README.md, and every session.
 """
 
 from __future__ import annotations
@@ -37,10 +37,9 @@ def main() -> None:
                 env={**os.environ, "PYTHONPATH": str(ROOT)},
             ).stdout,
         )
-    summary = SUMMARY.search((ROOT / "docs" / "accuracy.md").read_text("utf-8"))
-    assert summary is not None
+    summaries = iter(SUMMARY.findall((ROOT / "docs" / "accuracy.md").read_text("utf-8")))
     readme = ROOT / "README.md"
-    _write(readme, SUMMARY.sub(lambda _: summary[0], readme.read_text("utf-8"), count=1))
+    _write(readme, SUMMARY.sub(lambda _: next(summaries), readme.read_text("utf-8")))
     for document in documents():
         _write(document, rewritten(document))
 

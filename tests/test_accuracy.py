@@ -48,8 +48,9 @@ def test_the_unrounded_figures_are_not_stale() -> None:
     )
 
 
-def test_the_readme_has_the_summary() -> None:
-    assert "\n".join(ACCURACY.public_runs.summary()) in (ROOT / "README.md").read_text("utf-8")
+@pytest.mark.parametrize("part", ["public_runs", "throughput"])
+def test_the_readme_has_the_summaries(part: str) -> None:
+    assert "\n".join(getattr(ACCURACY, part).summary()) in (ROOT / "README.md").read_text("utf-8")
 
 
 GOALS = {("Megatron-LM CI", "steady"): 0.02, ("Megatron-LM CI", "peak"): 0.05, ("published peaks", "peak"): 0.07}

@@ -11,6 +11,7 @@ import pytest
 
 from tests.docs import FENCE, documents, examples, is_session, matches, output, prepare, renewed, rewritten, sessions
 from tests.running import ROOT
+from zerocalc.formulas.sources import PAPERS
 
 SESSIONS = [(document, number, body) for document in documents() for number, body in enumerate(sessions(document), start=1)]
 
@@ -93,3 +94,13 @@ def test_renewed_documents_are_left_alone(tmp_path: Path) -> None:
     assert "$ zerocalc x\n…\n````" in once
     document.write_text(once)
     assert rewritten(document, run) == once
+
+
+CITED = re.compile(r"\[(ZeRO(?:\+\+)?|Meg|SP|Off|Inf|\+\+|MiCS|FSDP|PaLM|Adafactor|[A-Z]{2,6})\] (?:§|Table|appendix|figure|[Ff]ig)")
+
+
+def test_every_paper_that_is_cited_is_named() -> None:
+    texts = [path.read_text("utf-8") for folder, kind in (("zerocalc", "*.py"), ("presets", "*.toml")) for path in (ROOT / folder).rglob(kind)]
+    assert {tag for text in texts for tag in CITED.findall(text)} <= PAPERS.keys()
+    readme = (ROOT / "README.md").read_text("utf-8")
+    assert all(f"- [{tag}] {paper}" in readme for tag, paper in PAPERS.items())

@@ -109,14 +109,38 @@ def test_a_faster_network_never_takes_longer(slow: int, faster: int) -> None:
     assert time_of(cluster={"inter_node": f"{one}GB/s"}).step_seconds >= time_of(cluster={"inter_node": f"{other}GB/s"}).step_seconds
 
 
-def test_the_bandwidth_that_hides_traffic_does() -> None:
-    slow = time_of(cluster={"inter_node": "1GB/s"}, training={"micro_batch": 4})
-    assert slow.exposed_communication_seconds > 0
-    needed = slow.hidden_above_bytes_per_second_per_node
+LARGE = {"hidden": 4096, "heads": 32, "ffn": 11008}
+
+
+@pytest.mark.parametrize("parts", [{}, {"parallel": {"tp": 2}}, {"framework": "deepspeed"}, {"training": {"accumulation": 4}}])
+def test_the_bandwidth_that_hides_traffic_does(parts: dict[str, Any]) -> None:
+    """From it on only what nothing computes beside is exposed; below it more is."""
+    more = {"model": LARGE, **parts, "training": {"micro_batch": 8, **parts.get("training", {})}}
+
+    def at(bandwidth: str) -> Timing:
+        return time_of(**more, cluster={"inter_node": bandwidth})
+
+    needed = at("1GB/s").hidden_above_bytes_per_second_per_node
     assert needed is not None
-    fast = time_of(cluster={"inter_node": f"{2 * needed / 1e9:.3f}GB/s"}, training={"micro_batch": 4})
-    assert fast.exposed_communication_seconds < slow.exposed_communication_seconds / 2
-    assert time_of(cluster={"gpus": 8}).hidden_above_bytes_per_second_per_node is None
+    enough, short = at(f"{1.001 * needed:.0f}B/s"), at(f"{0.95 * needed:.0f}B/s")
+    assert enough.exposed_communication_seconds == pytest.approx(enough.unhidable_communication_seconds)
+    assert short.exposed_communication_seconds > 1.0001 * short.unhidable_communication_seconds
+
+
+def test_no_bandwidth_hides_what_hops_alone_take() -> None:
+    assert time_of(training={"micro_batch": 4}).hidden_above_bytes_per_second_per_node is None
+    assert time_of(model=LARGE, cluster={"gpus": 8}).hidden_above_bytes_per_second_per_node is None
+
+
+def test_every_figure_of_a_steps_time_has_its_formula() -> None:
+    time = time_of(model=LARGE, training={"micro_batch": 8, "tokens": "1T", "recompute": "full"})
+    figures = {figure.name: figure for figure in time.figures}
+    for figure in figures.values():
+        assert figure.formula.function(**figure.inputs) == figure.value
+    assert figures["time per step"].value == time.step_seconds == sum(part.seconds for part in time.parts[:4])
+    assert (figures["MFU"].value, figures["HFU"].value) == (time.mfu, time.hfu)
+    assert (figures["days"].value, figures["GPU-hours"].value) == (time.days, time.gpu_hours)
+    assert figures["tokens per second"].value == time.tokens_per_second
 
 
 def test_one_gpu_computes_and_updates() -> None:

@@ -8,7 +8,7 @@ from zerocalc.document import plain
 from zerocalc.ledger import ACTIVATION_KINDS, STATE_KINDS, Kind, Term, Tier, record
 from zerocalc.memory.activations import layers_suffix
 from zerocalc.modules.rank import rank
-from zerocalc.results import Estimate, Plan, TimePart
+from zerocalc.results import Estimate, Figure, Plan, TimePart
 from zerocalc.schedule import NETWORK_FABRICS, Collective
 
 
@@ -62,7 +62,7 @@ ALIASES = {
 }
 """Rows that say of a sum what it comes to, and other names of rows."""
 TIME_ROW = "time per step"
-TIMES = {"time": TIME_ROW, "step_seconds": TIME_ROW, "compute": "computing", "mfu": "computing", "exposed": "traffic that nothing hides"}
+TIMES = {"time": TIME_ROW, "step_seconds": TIME_ROW, "compute": "computing", "exposed": "traffic that nothing hides"}
 """What parts of a step's time, or all of them, are called too."""
 ROW_NAMES = (*ROWS, *ROWS_AT_PEAK, *ROWS_OF_TRAFFIC, *ROWS_OF_NODES, *ALIASES)
 
@@ -77,7 +77,7 @@ class Explanation:
     collectives: tuple[Collective, ...]
     candidate: Estimate
     row: str = ""
-    times: tuple[TimePart, ...] = ()
+    times: tuple[TimePart | Figure, ...] = ()
 
 
 def explain(plan: Plan, term: str | None = None) -> list[Explanation]:
@@ -88,11 +88,12 @@ def explain(plan: Plan, term: str | None = None) -> list[Explanation]:
         beside = [entry for tier in (memory.cpu, memory.nvme) if tier is not None for entry in tier.terms]
         terms = (*memory.gpu.terms, *beside)
         collectives = candidate.communication.collectives
-        times = candidate.time.parts if candidate.time is not None else ()
+        times: tuple[TimePart | Figure, ...] = (*candidate.time.parts, *candidate.time.figures) if candidate.time is not None else ()
         row = ""
         if term is not None:
             wanted = " ".join(term.lower().split())
-            part = TIMES.get(wanted, wanted)
+            bare = wanted.partition(",")[0]
+            part = TIMES.get(bare, bare)
             if times and part == TIME_ROW:
                 out.append(Explanation(candidate.name, candidate.stage, (), (), candidate, times=times))
                 continue
@@ -101,7 +102,7 @@ def explain(plan: Plan, term: str | None = None) -> list[Explanation]:
             if row == "with fragmentation" and not any(t.kind == "fragmentation" for t in terms):
                 row = "in all"
             named = tuple(t for t in terms if wanted in t.name.lower() or wanted == t.kind)
-            summed = tuple(t for t in terms if _sums(row, t, candidate))
+            summed = tuple(t for t in terms if _sums(row, t, candidate)) or tuple(t for t in terms if t.kind in ROWS.get(row, ()))  # elsewhere
             row = row if len(summed) >= len(named) else ""
             terms = tuple(t for t in terms if t in named or t in summed)
             collectives = tuple(
@@ -134,7 +135,8 @@ def names(plan: Plan) -> list[str]:
     """All that an explanation can be asked for: the entries of a plan, then the rows of its table."""
     terms = [t.name for c in plan.candidates for t in c.memory.gpu.terms]
     moved = [c.what for candidate in plan.candidates for c in candidate.communication.collectives]
-    timed = [t.name for c in plan.candidates if c.time is not None for t in c.time.parts]
+    times = [c.time for c in plan.candidates if c.time is not None]
+    timed = [part.name for time in times for part in time.parts] + [figure.name for time in times for figure in time.figures]
     return list(dict.fromkeys([*terms, *moved, *timed, *ROW_NAMES]))
 
 
@@ -157,7 +159,7 @@ def saved_tensors(plan: Plan, terms: tuple[Term, ...]) -> list[TensorShare]:
 def document(plan: Plan, explanations: list[Explanation]) -> dict[str, Any]:
     """The JSON of an explanation: each entry with its formula's text, and that text with the numbers put in."""
 
-    def written(entry: Term | Collective | TimePart) -> dict[str, Any]:
+    def written(entry: Term | Collective | TimePart | Figure) -> dict[str, Any]:
         return {**plain(entry), "symbols": entry.formula.symbols, "numbers": entry.formula.substituted(entry.inputs)}
 
     return {
@@ -169,7 +171,8 @@ def document(plan: Plan, explanations: list[Explanation]) -> dict[str, Any]:
                 "stage": e.stage,
                 "terms": [written(t) for t in e.terms],
                 "collectives": [written(c) for c in e.collectives],
-                "times": [written(t) for t in e.times],
+                "times": [written(t) for t in e.times if isinstance(t, TimePart)],
+                "figures": [written(t) for t in e.times if isinstance(t, Figure)],
                 "states_bytes": e.candidate.memory.gpu.states_bytes,
                 "peak_moment": e.candidate.memory.gpu.peak_moment,
                 "peak_bytes": e.candidate.memory.gpu.peak_bytes,

@@ -150,7 +150,7 @@ def _assumed(job: Job, timed: bool) -> list[str]:
             out.append(f"stage 3 holds {job.framework.units_in_flight} layers gathered, beside the embedding or head in use")
         if zero.gather == "broadcast" and not job.model.is_bare:
             out.append("every owner of broadcast blocks holds an equal share of the parameters")
-    if cluster.gpus > cluster.gpus_per_node:
+    if cluster.gpus > cluster.gpus_per_node and cluster.node is None and "gpus_per_node" not in cluster.model_fields_set:
         out.append(f"nodes of {cluster.gpus_per_node} GPUs")
     return out
 
@@ -205,6 +205,8 @@ def recommend(job: Job, candidates: list[Estimate]) -> Recommendation | None:
     return Recommendation(chosen.name, tuple(why))
 
 
+NOTABLE = 0.005
+"""Differences of estimated times below this are not told."""
 BESIDE = {"cpu": "host memory", "nvme": "drives"}
 
 
@@ -231,7 +233,7 @@ def _lacks(other: Estimate, usable: int) -> str:
         return f"{display_name(other.name)} lacks {' and '.join(short_of(other))}"
     at = gpu.at_peak
     activations = "unknown" if "activations" in gpu.unknown else format_gib(at.activations_bytes)
-    parts = f"states {format_gib(at.states_bytes)}, activations {activations}, other {format_gib(at.other_bytes)}"
+    parts = f"states {format_gib(at.states_bytes)}, activations and logits {activations}, other {format_gib(at.other_bytes)}"
     least = "at least " if gpu.unknown else ""
     return f"{display_name(other.name)} lacks {least}{format_gib(needed - usable)} (at its peak: {parts})"
 
@@ -245,7 +247,11 @@ def _compared(other: Estimate, chosen: Estimate) -> str:
     known = " of what is known" if other.memory.gpu.unknown else ""
     memory = f"frees {format_gib(saved)} more{known}" if saved > 0 else f"takes {format_gib(-saved)} more{known}" if saved < 0 else "takes as much"
     part = " of what is known" if other.communication.unknown else ""
-    return f"{display_name(other.name)} {memory} and sends {traffic} a step{part}"
+    took = ""
+    if other.time is not None and chosen.time is not None:
+        more = other.time.step_seconds / chosen.time.step_seconds - 1
+        took = f"; a step takes {abs(more):.0%} {'longer' if more > 0 else 'less time'}, as estimated" if abs(more) >= NOTABLE else ""
+    return f"{display_name(other.name)} {memory} and sends {traffic} a step{part}{took}"
 
 
 def _time_needs(job: Job) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from zerocalc.ledger import AnyRatio, Moment, Term, record
-from zerocalc.schedule import Collective, Placement
+from zerocalc.schedule import AnyFormula, Collective, Placement
 from zerocalc.spec.job import Job
 
 SCHEMA_VERSION = 1
@@ -97,18 +97,31 @@ class TimePart:
 
 
 @record
+class Figure:
+    """A figure that follows from a step's time, as a row of a plan's table names it, and the formula that says so."""
+
+    name: str
+    value: float
+    formula: AnyFormula | AnyRatio
+    inputs: dict[str, int | float]
+    source: str
+
+
+@record
 class Timing:
     """One optimizer step in time [s], its FLOPs on all GPUs, and what follows: utilisation of the dense peak, tokens, days. ``parts``: what the step
-    consists of, and each collective by itself.
+    consists of, and each collective by itself; ``figures``: what follows.
 
-    ``mfu`` counts the model's FLOPs, ``hfu`` what is computed again too. ``hidden_above_bytes_per_second_per_node``: from this bandwidth of a
-    node's network on, computing hides all communication that may run beside it; ``None`` where none crosses.
+    ``mfu`` counts the model's FLOPs, ``hfu`` what is computed again too. ``unhidable_communication_seconds``: those beside which nothing computes,
+    whatever the network. ``hidden_above_bytes_per_second_per_node``: from this bandwidth of a node's network on, computing hides all other
+    communication; ``None`` where none of it crosses, or what goes inside nodes alone takes longer.
     """
 
     step_seconds: float
     compute_seconds: float
     communication_seconds: float
     exposed_communication_seconds: float
+    unhidable_communication_seconds: float
     bubble_seconds: float
     update_seconds: float
     model_flops_per_step: int
@@ -120,6 +133,7 @@ class Timing:
     days: float | None
     gpu_hours: float | None
     parts: tuple[TimePart, ...]
+    figures: tuple[Figure, ...]
 
 
 @record

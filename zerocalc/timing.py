@@ -4,17 +4,34 @@ from __future__ import annotations
 
 from typing import Any
 
-from zerocalc.formulas.compute import bubble_seconds, compute_seconds, exposed_seconds, step_flops, transfer_seconds, update_seconds
-from zerocalc.formulas.formula import Ratio, ceil_div
+from zerocalc.formulas.compute import (
+    bubble_seconds,
+    compute_seconds,
+    exposed_seconds,
+    gpu_hours,
+    hiding_bytes_per_second,
+    step_flops,
+    step_seconds,
+    tokens_per_second,
+    training_days,
+    transfer_seconds,
+    update_seconds,
+    utilisation,
+)
+from zerocalc.formulas.formula import Formula, Ratio, ceil_div
 from zerocalc.ledger import STATE_KINDS, record
 from zerocalc.modules.compute import Work
 from zerocalc.modules.rank import Rank
-from zerocalc.results import TimePart, Timing
+from zerocalc.results import Figure, TimePart, Timing
 from zerocalc.schedule import Collective, Phase, Placement, Schedule
 from zerocalc.spec.job import Job
 from zerocalc.spec.recipe import DTYPE_BYTES
 from zerocalc.traffic.placement import NETWORK_LATENCY_SECONDS, NODE_LATENCY_SECONDS, hops, placed
 
+STEP, MFU, HFU, TOKENS, DAYS, GPU_HOURS = "time per step", "MFU", "HFU", "tokens per second", "days", "GPU-hours"
+"""The rows of a plan's table that follow from a step's time."""
+SECONDS = ("compute_seconds", "exposed_seconds", "bubble_seconds", "update_seconds")
+"""What a step consists of, in the order of `Timing.parts`."""
 UPDATE_PASSES = 2
 """The optimizer's step reads and writes each state once."""
 UNSHARDED = frozenset({"tp", "cp", "pp", "ep", "etp"})
@@ -29,6 +46,11 @@ class Transfer:
     part: TimePart
     alone: float
     """Seconds of them that nothing runs beside."""
+    crossing_bytes: int
+    """What one GPU sends to other nodes."""
+    inside_seconds: float
+    """Seconds that the bytes inside nodes, or to the host, take by themselves."""
+    hops_seconds: float
 
 
 def timing(job: Job, work: Work | None, holds: Rank, stage: int, schedule: Schedule) -> Timing | None:
@@ -44,8 +66,8 @@ def timing(job: Job, work: Work | None, holds: Rank, stage: int, schedule: Sched
     if transfers is None or update is None:
         return None
     micro_batches, shared = job.training.accumulation, job.model_parallel
-    model = step_flops(micro_batches=micro_batches, forward_flops=work.forward, backward_flops=work.backward, recomputed_flops=0)
-    done = step_flops(micro_batches=micro_batches, forward_flops=work.forward, backward_flops=work.backward, recomputed_flops=work.recomputed)
+    figures = _flops(work, micro_batches)
+    model, done = (int(figure.value) for figure in figures)
     efficiency = job.training.kernel_efficiency or job.cluster.kernel_efficiency[0]
     computing = _part("computing", compute_seconds, flops=done / shared, peak_flops_per_second=peak, efficiency=efficiency)
     forward = computing.seconds * micro_batches * work.forward / done
@@ -57,26 +79,56 @@ def timing(job: Job, work: Work | None, holds: Rank, stage: int, schedule: Sched
         interleave=job.parallel.interleave,
     )  # fmt: skip
     parts = (computing, exposed, bubble, update)
-    step = sum(part.seconds for part in parts)
-    tokens = job.dp * micro_batches * job.training.micro_batch * (job.training.seq or 0)
-    per_gpu = step * shared * peak
+    figures += _figures(job, peak, model, done, parts)
+    values = {figure.name: figure.value for figure in figures}
     return Timing(
-        step_seconds=step,
+        step_seconds=values[STEP],
         compute_seconds=computing.seconds,
         communication_seconds=sum(t.part.seconds for t in transfers),
         exposed_communication_seconds=exposed.seconds,
+        unhidable_communication_seconds=sum(t.alone for t in transfers),
         bubble_seconds=bubble.seconds,
         update_seconds=update.seconds,
         model_flops_per_step=model * job.dp,
         hardware_flops_per_step=done * job.dp,
-        mfu=model / per_gpu,
-        hfu=done / per_gpu,
-        tokens_per_second=tokens / step,
-        hidden_above_bytes_per_second_per_node=_hides(job, schedule, available),
-        days=_days(job, tokens, step),
-        gpu_hours=_days(job, tokens, step, 24 * job.cluster.gpus),
+        mfu=values[MFU],
+        hfu=values[HFU],
+        tokens_per_second=values[TOKENS],
+        hidden_above_bytes_per_second_per_node=_hides(job, transfers, available),
+        days=values.get(DAYS),
+        gpu_hours=values.get(GPU_HOURS),
         parts=(*parts, *(t.part for t in transfers)),
+        figures=tuple(figures),
     )
+
+
+def _flops(work: Work, micro_batches: int) -> list[Figure]:
+    """FLOPs of a step on the GPUs of one replica: the model's, and with what is computed again."""
+    passes = {"micro_batches": micro_batches, "forward_flops": work.forward, "backward_flops": work.backward}
+    return [
+        _figure("FLOPs of the model, a replica", step_flops, **passes, recomputed_flops=0),
+        _figure("FLOPs in all, a replica", step_flops, **passes, recomputed_flops=work.recomputed),
+    ]
+
+
+def _figures(job: Job, peak: int, model: int, done: int, parts: tuple[TimePart, ...]) -> list[Figure]:
+    """What follows from the parts of a step's time, and a replica's FLOPs."""
+    training, gpus = job.training, job.cluster.gpus
+    total = _figure(STEP, step_seconds, **dict(zip(SECONDS, [part.seconds for part in parts], strict=True)))
+    machine = {"gpus": gpus, "peak_flops_per_second": peak, "step_seconds": total.value}
+    used = [_figure(name, utilisation, flops=flops * job.dp, **machine) for name, flops in ((MFU, model), (HFU, done))]
+    tokens = _figure(
+        TOKENS, tokens_per_second, data_parallel=job.dp, micro_batches=training.accumulation, micro_batch=training.micro_batch,
+        seq=training.seq or 0, step_seconds=total.value,
+    )  # fmt: skip
+    if not training.tokens or not tokens.value:
+        return [total, *used, tokens]
+    days = _figure(DAYS, training_days, tokens=training.tokens, tokens_per_second=tokens.value)
+    return [total, *used, tokens, days, _figure(GPU_HOURS, gpu_hours, days=days.value, gpus=gpus)]
+
+
+def _figure(name: str, formula: Formula[Any] | Ratio[Any], **inputs: float) -> Figure:
+    return Figure(name, formula.function(**inputs), formula, inputs, formula.source)
 
 
 def _part(name: str, formula: Ratio[Any], **inputs: float) -> TimePart:
@@ -122,31 +174,36 @@ def _exposed(transfers: list[Transfer], available: dict[Phase, float]) -> TimePa
 
 def _transfers(job: Job, schedule: Schedule) -> list[Transfer] | None:
     """Each collective's time; ``None`` where a link is not known."""
-    found = [(entry, _transfer(job, entry, placed(job, entry))) for entry in schedule.collectives]
     overlapped = [entry for entry in schedule.collectives if entry.overlapped and entry.group in ("dp", "edp")]
     first = next((entry for entry in overlapped if entry.moment == "forward"), None)
     last = next((entry for entry in reversed(overlapped) if entry.moment == "backward" and "gradients" in entry.what), None)
     out = []
-    for entry, part in found:
-        if part is None:
-            return None
+    for entry in schedule.collectives:
         # Nothing computes before a micro-batch's first gather, nor after the step's last reduction has begun.
         calls = job.training.accumulation if entry is first else 1 if entry is last else 0
-        out.append(Transfer(entry, part, part.seconds * min(calls, entry.count) / entry.count if entry.overlapped else part.seconds))
+        transfer = _transfer(job, entry, min(calls, entry.count) / entry.count if entry.overlapped else 1.0)
+        if transfer is None:
+            return None
+        out.append(transfer)
     return out
 
 
-def _transfer(job: Job, entry: Collective, where: Placement) -> TimePart | None:
-    """The time of all calls of a collective over the link that takes longest; ``None`` where one that is used is not known."""
-    cluster = job.cluster
+def _transfer(job: Job, entry: Collective, alone: float) -> Transfer | None:
+    """All calls of a collective over the link that takes longest; ``alone``: the share of them that nothing runs beside.
+
+    ``None`` where a link that is used is not known.
+    """
+    cluster, where = job.cluster, placed(job, entry)
     beside = {"pcie": cluster.host_bytes_per_second_per_gpu, "nvme": cluster.nvme_bytes_per_second_per_gpu}
     inside = beside.get(entry.fabric, cluster.intra_node_bytes_per_second)
     across = cluster.inter_node_bytes_per_second_per_gpu
-    links = [(sent, speed) for sent, speed in ((entry.sent_bytes - where.inter_node_bytes, inside), (where.inter_node_bytes, across)) if sent]
-    if not links or any(not speed for _, speed in links):
-        return None if links else _part(_name(entry), transfer_seconds, **_inputs(entry, where, 0, 1))
-    sent, speed = max(links, key=lambda link: link[0] / (link[1] or 1))
-    return _part(_name(entry), transfer_seconds, **_inputs(entry, where, sent, speed or 1))
+    within = entry.sent_bytes - where.inter_node_bytes
+    links = [(sent, speed) for sent, speed in ((within, inside), (where.inter_node_bytes, across)) if sent]
+    if any(not speed for _, speed in links):
+        return None
+    sent, speed = max(((sent, speed or 1) for sent, speed in links), key=lambda link: link[0] / link[1], default=(0, 1))
+    part = _part(_name(entry), transfer_seconds, **_inputs(entry, where, sent, speed))
+    return Transfer(entry, part, part.seconds * alone, where.inter_node_bytes, within / (inside or 1), part.seconds - sent / speed)
 
 
 def _name(entry: Collective) -> str:
@@ -161,16 +218,15 @@ def _inputs(entry: Collective, where: Placement, sent: int, speed: int) -> dict[
     }  # fmt: skip
 
 
-def _hides(job: Job, schedule: Schedule, available: dict[Phase, float]) -> float | None:
-    """The bandwidth of a node's network from which on computing hides all that may run beside it, latencies aside."""
-    needed = 0.0
+def _hides(job: Job, transfers: list[Transfer], available: dict[Phase, float]) -> float | None:
+    """The bandwidth of a node's network from which on computing hides all that may run beside it."""
+    needed = []
     for phase in ("forward", "backward"):
-        sent = sum(placed(job, c).inter_node_bytes for c in schedule.collectives if c.moment == phase and c.overlapped)
-        if sent and available[phase]:
-            needed = max(needed, sent * min(job.cluster.gpus_per_node, job.cluster.gpus) / available[phase])
-    return needed or None
-
-
-def _days(job: Job, tokens: int, step: float, factor: float = 1.0) -> float | None:
-    wanted = job.training.tokens
-    return None if wanted is None or not tokens else wanted / tokens * step / 86_400 * factor
+        beside = [(t, 1 - t.alone / t.part.seconds) for t in transfers if t.entry.moment == phase and t.alone < t.part.seconds]
+        crossing = [int(share * t.crossing_bytes) for t, share in beside]
+        if any(crossing):
+            left = available[phase] - sum(share * t.hops_seconds for t, share in beside)
+            inside = [share * t.inside_seconds for t, share in beside]
+            needed.append(hiding_bytes_per_second(fixed_seconds=inside, crossing_bytes=crossing, available_seconds=left))
+    known = [each for each in needed if each is not None]
+    return max(known) * job.cluster.gpus_per_node if known and len(known) == len(needed) else None

@@ -37,7 +37,7 @@ def copy_sent(*, tensor_bytes: int, count: int) -> int:
 
 @formula(
     "⌈r·(n−1)·T/(n·g)⌉·c",
-    "[ZeRO++] §3.3, [MiCS] §3.3: in a node first, then between nodes",
+    "[++] §3, [MiCS] §3: in a node first, then between nodes",
     r="rounds",
     n="nodes",
     g="members",

@@ -110,3 +110,73 @@ def update_seconds(*, passes: int, state_bytes: int, bytes_per_second: int) -> f
     1.0
     """
     return passes * state_bytes / bytes_per_second
+
+
+def hiding_bytes_per_second(*, fixed_seconds: list[float], crossing_bytes: list[int], available_seconds: float) -> float | None:
+    """The slowest network over which transfers one after the other are done in ``available_seconds``; ``None`` where none is fast enough.
+
+    Each takes its ``fixed_seconds`` (inside nodes, and what hops take) or ``crossing_bytes`` over the network, whichever is longer. 0: any will do.
+
+    >>> hiding_bytes_per_second(fixed_seconds=[1.0, 2.0], crossing_bytes=[600, 100], available_seconds=8.0)
+    100.0
+    """
+    left, slope, pace = available_seconds - sum(fixed_seconds), 0, 0.0  # pace: seconds a byte
+    if left < 0:
+        return None
+    crossing = [(fixed / sent, sent) for fixed, sent in zip(fixed_seconds, crossing_bytes, strict=True) if sent]
+    for longer_from, sent in sorted(crossing):
+        if slope * (longer_from - pace) > left:
+            break
+        left -= slope * (longer_from - pace)
+        pace, slope = longer_from, slope + sent
+    return slope / (left + slope * pace) if slope and left + slope * pace else 0.0
+
+
+@ratio("c + x + b + u", "one after the other", c="compute_seconds", x="exposed_seconds", b="bubble_seconds", u="update_seconds")
+def step_seconds(*, compute_seconds: float, exposed_seconds: float, bubble_seconds: float, update_seconds: float) -> float:
+    """Seconds of one optimizer step.
+
+    >>> step_seconds(compute_seconds=1.0, exposed_seconds=0.25, bubble_seconds=0.5, update_seconds=0.25)
+    2.0
+    """
+    return compute_seconds + exposed_seconds + bubble_seconds + update_seconds
+
+
+@ratio("F/(G·P·S)", "[PaLM] appendix B; of the dense peak", F="flops", G="gpus", P="peak_flops_per_second", S="step_seconds")
+def utilisation(*, flops: int, gpus: int, peak_flops_per_second: int, step_seconds: float) -> float:
+    """The share of what all GPUs could compute in a step: MFU of the model's FLOPs, HFU of all that is computed.
+
+    >>> utilisation(flops=8 * 10**15, gpus=8, peak_flops_per_second=10**15, step_seconds=2.0)
+    0.5
+    """
+    return flops / (gpus * peak_flops_per_second * step_seconds)
+
+
+@ratio("d·M·m·s/S", "tokens of a step", d="data_parallel", M="micro_batches", m="micro_batch", s="seq", S="step_seconds")
+def tokens_per_second(*, data_parallel: int, micro_batches: int, micro_batch: int, seq: int, step_seconds: float) -> float:
+    """Tokens that all GPUs together train on in a second.
+
+    >>> tokens_per_second(data_parallel=8, micro_batches=4, micro_batch=1, seq=1024, step_seconds=2.0)
+    16384.0
+    """
+    return data_parallel * micro_batches * micro_batch * seq / step_seconds
+
+
+@ratio("T/(R·86400)", "seconds of a day", T="tokens", R="tokens_per_second")
+def training_days(*, tokens: int, tokens_per_second: float) -> float:
+    """Days that so many tokens take.
+
+    >>> training_days(tokens=86_400_000, tokens_per_second=500.0)
+    2.0
+    """
+    return tokens / (tokens_per_second * 86_400)
+
+
+@ratio("24·D·G", "hours of a day", D="days", G="gpus")
+def gpu_hours(*, days: float, gpus: int) -> float:
+    """Hours of GPUs that are paid for.
+
+    >>> gpu_hours(days=2.0, gpus=8)
+    384.0
+    """
+    return 24 * days * gpus

@@ -7,10 +7,11 @@ from rich.padding import Padding
 from rich.text import Text
 
 from zerocalc.explained import ROWS_AT_PEAK, Explanation, TensorShare, saved_tensors
+from zerocalc.formulas.sources import PAPERS, cited
 from zerocalc.ledger import STATE_KINDS, Moment, Term
 from zerocalc.render.console import columns, emit, labelled
 from zerocalc.render.plans import header, parameters_of
-from zerocalc.results import Plan, TimePart, display_name
+from zerocalc.results import Figure, Plan, TimePart, display_name
 from zerocalc.schedule import NETWORK_FABRICS, VOLUME_FACTOR, Collective, Placement
 from zerocalc.spec.cluster import Cluster
 from zerocalc.units import byte_unit, figure, format_multiple
@@ -24,7 +25,9 @@ def show(plan: Plan, explanations: list[Explanation], whole: bool) -> None:
         shown += _traffic(plan.job.cluster, explanation, whole)
         shown += _times(explanation)
     symbols = _legend(explanations)
-    shown += ["", labelled([*([("symbols", symbols)] if symbols else []), *(("assumed", text) for text in plan.assumptions)])]
+    rows = [("symbols", symbols)] if symbols else []
+    rows += [("sources", f"[{tag}] {PAPERS[tag]}") for tag in _papers(plan, explanations)]
+    shown += ["", labelled([*rows, *(("assumed", text) for text in plan.assumptions)])]
     emit(*shown)
 
 
@@ -37,7 +40,7 @@ def _while(moments: tuple[Moment, ...]) -> str:
     return moments[0] if len(moments) == 1 else f"{moments[0]} to {moments[-1]}"
 
 
-def _entry(title: str, entry: Term | Collective | TimePart, result: str) -> list[RenderableType]:
+def _entry(title: str, entry: Term | Collective | TimePart | Figure, result: str) -> list[RenderableType]:
     """A title, then formula = numbers = result, the source and the assumption."""
     formula = entry.formula
     lines: list[RenderableType] = [Text(title, "bold")]
@@ -139,7 +142,10 @@ def _times(explanation: Explanation) -> list[RenderableType]:
         return []
     lines: list[RenderableType] = ["", Text(f"{display_name(explanation.name)}, time per step", "bold underline")]
     for part in explanation.times:
-        lines += _entry(part.name, part, f"{part.seconds:,.6g} s")
+        result = (
+            f"{part.seconds:,.6g} s" if isinstance(part, TimePart) else f"{part.value:,}" if isinstance(part.value, int) else f"{part.value:,.6g}"
+        )
+        lines += _entry(part.name, part, result)
     return lines
 
 
@@ -150,10 +156,15 @@ def _volume(explanation: Explanation) -> Text:
     return Text(f"volume as N_d grows: ({' + '.join(parts) or '0'}), in elements over the rank's Ψ = {format_multiple(volume, 4)}Ψ", "green")
 
 
+def _papers(plan: Plan, explanations: list[Explanation]) -> list[str]:
+    entries = [entry for e in explanations for entry in (*e.terms, *e.collectives, *e.times)]
+    return cited(*(entry.source for entry in entries), *plan.assumptions)
+
+
 def _legend(explanations: list[Explanation]) -> str:
     meanings: dict[str, set[str]] = {}
     for explanation in explanations:
-        entries: tuple[Term | Collective | TimePart, ...] = (*explanation.terms, *explanation.collectives, *explanation.times)
+        entries: tuple[Term | Collective | TimePart | Figure, ...] = (*explanation.terms, *explanation.collectives, *explanation.times)
         for entry in entries:
             for symbol, keyword in entry.formula.symbols.items():
                 meanings.setdefault(symbol, set()).add(keyword.replace("_", " "))

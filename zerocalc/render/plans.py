@@ -287,6 +287,9 @@ def _beside_rows(plan: Plan, size: int) -> list[Row]:
             rows.append(amounts(label, (tier.bytes_per_node if tier else 0 for tier in tiers)))
         if any(tier and tier.high_bytes_per_node > tier.bytes_per_node for tier in tiers):
             rows.append(amounts("  page-locked, at most", (tier.high_bytes_per_node if tier else 0 for tier in tiers)))
+        capacity = next((tier.capacity_bytes for tier in tiers if tier and tier.capacity_bytes is not None), None)
+        if capacity is not None:
+            rows.append(amounts("  a node has", (capacity for _ in tiers)))
     return rows
 
 
@@ -311,7 +314,9 @@ def _largest(plan: Plan) -> list[tuple[str, str]]:
 def _network(plan: Plan) -> list[tuple[str, str]]:
     """What network a candidate's traffic needs, for the one to take or the last."""
     chosen = [c for c in plan.candidates if plan.recommended is not None and c.name == plan.recommended.name] or list(plan.candidates[-1:])
-    words = network_words(chosen[0].time) if chosen[0].time is not None else None
+    cluster = plan.job.cluster
+    there = cluster.inter_node or (cluster.node.network_bytes_per_second if cluster.node else None)
+    words = network_words(chosen[0].time, there) if chosen[0].time is not None else None
     return [("network", words)] if words else []
 
 
@@ -347,6 +352,12 @@ CSV_COLUMNS: dict[str, Callable[[Estimate], object]] = {
     "nvme_bytes_per_gpu": lambda c: c.communication.nvme_bytes_per_gpu,
     "cpu_bytes_per_node": lambda c: c.memory.cpu.bytes_per_node if c.memory.cpu else 0,
     "nvme_bytes_per_node": lambda c: c.memory.nvme.bytes_per_node if c.memory.nvme else 0,
+    "pipeline_stage": lambda c: "" if c.pipeline_stage is None else c.pipeline_stage,
+    "step_seconds": lambda c: "" if c.time is None else c.time.step_seconds,
+    "mfu": lambda c: "" if c.time is None else c.time.mfu,
+    "tokens_per_second": lambda c: "" if c.time is None else c.time.tokens_per_second,
+    "days": lambda c: "" if c.time is None or c.time.days is None else c.time.days,
+    "gpu_hours": lambda c: "" if c.time is None or c.time.gpu_hours is None else c.time.gpu_hours,
 }
 
 

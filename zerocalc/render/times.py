@@ -23,8 +23,10 @@ def time_rows(plan: Plan) -> list[TimeRow]:
     if len(times) < len(found):
         return []
 
+    unit = _unit(max(t.step_seconds for t in times))
+
     def seconds(label: str, values: list[float], always: bool = True) -> list[TimeRow]:
-        return [TimeRow(label, tuple(_seconds(value) for value in values))] if always or any(values) else []
+        return [TimeRow(label, tuple(_in(unit, value) for value in values))] if always or any(values) else []
 
     rows = seconds("time per step", [t.step_seconds for t in times])
     rows += seconds("  computing", [t.compute_seconds for t in times])
@@ -39,19 +41,31 @@ def time_rows(plan: Plan) -> list[TimeRow]:
     return rows
 
 
-def network_words(time: Timing) -> str | None:
-    """Whether it is the network: from which bandwidth on computing hides what may run beside it."""
-    needed, exposed = time.hidden_above_bytes_per_second_per_node, time.exposed_communication_seconds
+def network_words(time: Timing, there: int | None) -> str | None:
+    """Whether it is the network: what waits whatever its bandwidth, and from which on computing hides the rest; ``there``: what a node has.
+
+    ``None`` where nothing that computing could hide crosses nodes.
+    """
+    needed, alone, total = time.hidden_above_bytes_per_second_per_node, time.unhidable_communication_seconds, time.communication_seconds
     if needed is None:
         return None
-    waits = f"of {_seconds(time.communication_seconds)} of traffic computing waits for {_seconds(exposed) if exposed else 'none'}"
+    unit = _unit(total)
+    has = f"; a node's have {there / 1e9:,.1f} GB/s" if there else ""
     enough = f"{needed / 1e9:,.1f} GB/s a node ({8 * needed / 1e9:,.0f} Gbps, all its network cards)"
-    return f"{waits}; from {enough} on it hides all that may run beside it"
+    waits = f"of {_in(unit, total)} of traffic {_in(unit, alone)} have no computing beside them" if alone else f"{_in(unit, total)} of traffic"
+    return f"{waits}; computing hides {'the rest' if alone else 'them'} from {enough} on{has}"
 
 
-def _seconds(value: float) -> str:
-    if value >= HOUR:
-        return f"{value / HOUR:,.2f} h"
-    if value >= MINUTE:
-        return f"{value / MINUTE:,.2f} min"
-    return f"{value:.2f} s" if value >= 1 else f"{1000 * value:.1f} ms" if value else "0"
+def _unit(longest: float) -> tuple[str, float, float]:
+    """The one unit for times up to ``longest`` seconds: its name, its seconds, and the value from which on decimals say nothing."""
+    if longest >= 10 * HOUR:
+        return "h", HOUR, 1000
+    if longest >= 10 * MINUTE:
+        return "min", MINUTE, 1000
+    return ("s", 1.0, 1000) if longest >= 10 else ("ms", 0.001, 100)
+
+
+def _in(unit: tuple[str, float, float], value: float) -> str:
+    name, size, whole_from = unit
+    amount = value / size
+    return f"{amount:,.0f} {name}" if amount >= whole_from else f"{amount:,.{1 if name == 'ms' else 2}f} {name}"
