@@ -27,6 +27,8 @@ WIDEST = 120
 UNBOUNDED = 10_000
 BELOW_LABEL = 2
 """How far cells are moved in where they stand below their row's label."""
+BACKGROUND = frozenset({"assumed", "symbols", "sources"})
+"""What stands behind an answer, and is not the answer."""
 NARROWEST = 20
 """A figure and a word still stand side by side; a width below is no width that somebody reads in."""
 
@@ -160,6 +162,6 @@ def labelled(rows: list[tuple[str, str]]) -> Table:
     grid.add_column(overflow="fold")
     previous = None
     for label, text in rows:
-        grid.add_row("" if label == previous else f"{label}:", Text(text))
+        grid.add_row("" if label == previous else f"{label}:", Text(text, "dim" if label in BACKGROUND else ""))
         previous = label
     return grid

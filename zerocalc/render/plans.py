@@ -48,11 +48,14 @@ def show(plan: Plan) -> None:
     shown.append("")
     unit, size = unit_of(plan)
     table = columns("", *(display_name(c.name) for c in plan.candidates), first=f"{unit} per GPU")
+    for column, candidate in zip(table.columns[2:], plan.candidates, strict=True):
+        if plan.recommended is not None and candidate.name == plan.recommended.name:
+            column.header_style = "green"
     for row in memory_rows(plan, size):
-        table.add_row(Text(row.label), row.coefficient, *row.cells, style=row.style)
+        table.add_row(Text(row.label), row.coefficient, *map(_coloured, row.cells), style=row.style)
     table.add_section()
     for row in traffic_rows(plan, size):
-        table.add_row(Text(row.label), row.coefficient, *row.cells, style=row.style)
+        table.add_row(Text(row.label), row.coefficient, *map(_coloured, row.cells), style=row.style)
     times = time_rows(plan)
     if times:
         table.add_section()
@@ -63,6 +66,15 @@ def show(plan: Plan) -> None:
     if remarks:
         shown += ["", labelled(remarks)]
     emit(*shown)
+
+
+VERDICTS = {"yes": "green", "no": "red", UNKNOWN: "yellow"}
+
+
+def _coloured(cell: str) -> Text:
+    """A figure; what says whether something fits, or what is lacking, in colour."""
+    lacking = cell.startswith("-") and len(cell) > 1
+    return Text(cell, "red" if lacking else VERDICTS.get(cell, ""))
 
 
 def verdict(plan: Plan) -> Text:
