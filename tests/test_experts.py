@@ -143,9 +143,10 @@ def test_configurations_say_over_how_many_ranks_experts_are_dealt() -> None:
     assert "--expert-model-parallel-size 4\n--expert-tensor-parallel-size 1\n" in megatron
     titan = run(*line.split(), "torchtitan", "--stage", "3").out
     assert "expert_parallel_degree = 4\nexpert_tensor_parallel_degree = 1\n" in titan
-    assert refused(run(*line.replace("--tp 2 --sequence-parallel ", "").split(), "deepspeed", "--stage", "2")).startswith(
-        "error: --ep: 4: deepspeed's"
-    )
+    without_tp = line.replace("--tp 2 --sequence-parallel ", "")
+    speed = run(*without_tp.split(), "deepspeed", "--stage", "2").out
+    assert json.loads(speed)["expert_parallel"] == {"enabled": True, "autoep_size": 4, "expert_tensor_parallel_size": 1}
+    assert refused(run(*without_tp.split(), "fsdp2", "--stage", "3")).startswith("error: --ep: fsdp2 does not deal experts")
 
 
 @pytest.mark.parametrize(

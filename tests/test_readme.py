@@ -11,7 +11,7 @@ import pytest
 
 from tests.docs import FENCE, documents, examples, is_session, matches, output, prepare, renewed, rewritten, sessions
 from tests.running import ROOT
-from zerocalc.formulas.sources import PAPERS
+from zerocalc.sources import PAPERS
 
 SESSIONS = [(document, number, body) for document in documents() for number, body in enumerate(sessions(document), start=1)]
 

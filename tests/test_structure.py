@@ -38,7 +38,7 @@ from zerocalc.spec.zero import Zero
 PACKAGE = ROOT / "zerocalc"
 SOURCES = sorted(PACKAGE.rglob("*.py"))
 
-PHYSICS = {"units", "presets", "formulas", "ledger", "schedule", "spec", "modules"}
+PHYSICS = {"units", "presets", "sources", "formulas", "ledger", "schedule", "spec", "modules"}
 ANSWERS = {"results", "offloading", "estimator", "pipeline", "suggestions", "planner", "memory", "traffic", "counting"}
 VIEWS = {"document", "explained", "walk", "recomputed", "papers", "comparison"}
 
@@ -53,13 +53,18 @@ MAY_IMPORT: dict[str, set[str]] = {
     "memory": {"memory", "modules", "spec", "formulas", "ledger", "schedule"},
     "traffic": {"traffic", "modules", "spec", "formulas", "ledger", "schedule"},
     "results": {"ledger", "schedule", "spec"},
+    "sources": set(),
     "counting": {"modules", "spec", "formulas", "ledger", "interop"},
     "timing": {"modules", "traffic", "formulas", "ledger", "schedule", "spec", "results"},
     "estimator": {"timing", "memory", "traffic", "modules", "spec", "formulas", "ledger", "schedule", "results"},
     "pipeline": {"estimator", "memory", "modules", "spec", "formulas", "ledger"},
     "offloading": {"estimator", "modules", "formulas", "ledger", "spec", "results", "units"},
     "suggestions": {"estimator", "ledger", "spec", "results", "units"},
+    "assumptions": {"traffic", "modules", "spec", "formulas", "results"},
+    "notes": {"offloading", "modules", "spec", "ledger", "results", "units"},
     "planner": {
+        "assumptions",
+        "notes",
         "offloading",
         "suggestions",
         "estimator",
@@ -145,6 +150,7 @@ def identifiers(tree: ast.Module) -> Iterator[str]:
 
 FRAMEWORKS = re.compile(r"deepspeed|torchtitan|megatron|fsdp|accelerate|colossal|fairscale|lightning", re.IGNORECASE)
 NAMED_AFTER = {"interop": "readers of tools' files", "recomputed": "what papers and tools printed", "papers": "names of published tables"}
+NAMED_AFTER |= {"sources": "tags of papers"}
 NAMED_AFTER |= {"comparison": "names of tools that we compare with"}
 
 

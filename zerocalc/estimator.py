@@ -41,7 +41,7 @@ def estimate(job: Job, stage: int | None = None) -> Estimate:
 def estimate_with_assumptions(job: Job, stage: int | None = None, held: list[Share] | None = None) -> tuple[Estimate, tuple[str, ...]]:
     """As `estimate`, with the assumptions that its terms rest on, in words. ``held``: the job's `shares`, for those who ask about several stages.
 
-    Of a pipeline it is the answer of the stage whose memory is largest, the first of those that need as much.
+    Of a pipeline it is the answer of the stage whose memory is largest, the first of those that need as much, with the time of the slowest stage.
     """
     if stage is None:
         if len(job.stages) != 1:
@@ -50,7 +50,10 @@ def estimate_with_assumptions(job: Job, stage: int | None = None, held: list[Sha
     ranks = held or shares(job)
     if len(ranks) == 1:
         return _on_rank(*ranks[0], stage)
-    return max([_on_rank(own, holds, stage) for own, holds in ranks], key=lambda answer: answer[0].memory.gpu.reserved_bytes)
+    answers = [_on_rank(own, holds, stage) for own, holds in ranks]
+    worst, rests_on = max(answers, key=lambda answer: answer[0].memory.gpu.reserved_bytes)
+    times = [answer.time for answer, _ in answers if answer.time is not None]
+    return (replaced(worst, time=max(times, key=lambda time: time.step_seconds)) if times else worst), rests_on
 
 
 def _on_rank(job: Job, holds: Rank, stage: int) -> tuple[Estimate, tuple[str, ...]]:

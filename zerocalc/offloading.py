@@ -70,7 +70,10 @@ def would_fit(job: Job) -> list[str]:
 
 
 def efficiencies(job: Job, holds: Rank) -> list[Efficiency]:
-    """What each offloaded kind of state allows; nothing while the GPU's speed or the sequence length is not known."""
+    """What each offloaded kind of state allows; nothing while the GPU's speed or the sequence length is not known.
+
+    Of parameters, gradients and optimizer states only where all is trained, as [Inf]'s intensities take it.
+    """
     gpu, seq = job.cluster.gpu, job.training.seq
     if gpu is None or gpu.bf16_dense_flops_per_second is None or not seq:
         return []
@@ -84,11 +87,12 @@ def efficiencies(job: Job, holds: Rank) -> list[Efficiency]:
         half, most = (needed_bytes_per_second(fraction=e, peak_flops_per_second=peak, intensity=intensity) for e in (HALF, MOST))
         out.append(Efficiency(what, intensity, ranks, half, most, bandwidth, reached))
 
-    if zero.offload_params != "none":
+    whole = holds.total_trainable == holds.total
+    if zero.offload_params != "none" and whole:
         own = _own(job, zero.offload_params)
         gathered = None if own is None else min(own * holds.shards, _gathers(job, holds) or own * holds.shards)
         add("parameters and gradients", parameter_intensity(seq=tokens, micro_batch=micro_batch), 1, gathered)
-    if zero.offload_optimizer != "none":
+    if zero.offload_optimizer != "none" and whole:
         own = _own(job, zero.offload_optimizer)
         once = optimizer_intensity(seq=tokens, micro_batch=micro_batch * job.training.accumulation)
         add("optimizer states", once, holds.shards, None if own is None else own * holds.shards)

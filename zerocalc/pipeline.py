@@ -36,7 +36,7 @@ class StageRow:
 
 def stages_table(job: Job) -> tuple[StageRow, ...]:
     """The rows of a job's pipeline, for each ZeRO stage asked for. Raises `FieldError` where only an even share is known."""
-    if job.even_share:
+    if job.even_share or job.model.is_bare:
         raise FieldError("parallel.pp", "only an even share is known of a bare count, of adapters and of what is partly frozen: no stage by itself")
     rows: list[StageRow] = []
     own = [(seen, rank(seen)) for seen in [on_stage(job, number) for number in range(1, job.parallel.pp + 1)]]

@@ -10,6 +10,7 @@ from operator import le
 from zerocalc.estimator import estimate
 from zerocalc.ledger import record
 from zerocalc.results import Estimate, cheapest, display_name
+from zerocalc.spec.base import FieldError
 from zerocalc.spec.job import Job
 from zerocalc.units import format_gib
 
@@ -19,6 +20,8 @@ MOST_SHOWN = 2
 MOST_TRIES = 60
 """Estimates made for one answer: some milliseconds."""
 MOST_GPUS_TRIED = 2**20
+MANY_GPUS = (MOST_GPUS_TRIED, 2**14, 2**8)
+"""Numbers of GPUs of which one does where any does: of what is rounded up for each, more of them may hold more."""
 RECOMPUTE = ("none", "selective", "full")
 
 
@@ -98,7 +101,7 @@ class _Search:
 
     def best(self, job: Job, stages: tuple[int, ...]) -> Estimate | None:
         """The cheapest of the stages that fit, if any does; the last one takes least, and when it does not fit the others are not tried."""
-        if self.tries + len(stages) > MOST_TRIES:
+        if self.tries + len(stages) > MOST_TRIES or not _stands(job):
             return None
         last = estimate(job, stages[-1])
         self.tries += 1
@@ -115,7 +118,8 @@ class _Search:
             return self.best(_changed(job, "cluster", gpus=gpus), last) is not None
 
         upper = job.cluster.gpus
-        if not fits(upper * max(1, MOST_GPUS_TRIED // upper)):
+        padded = any(job.framework.stage(stage).pads != "none" for stage in last)
+        if not any(fits(upper * max(1, many // upper)) for many in (MANY_GPUS if padded else MANY_GPUS[:1])):
             return None  # what does not fit is not divided among GPUs
         while not fits(upper):
             if upper > MOST_GPUS_TRIED or self.tries >= MOST_TRIES:
@@ -131,6 +135,15 @@ class _Search:
         return min(upper, high * step)
 
 
+def _stands(job: Job) -> bool:
+    """Whether a changed job's parts go together."""
+    try:
+        job.check()
+    except FieldError:
+        return False
+    return True
+
+
 def _would_do(answer: Estimate) -> bool:
     """Whether it fits, as far as that is known."""
     return answer.fits is not False
@@ -143,7 +156,7 @@ def _with_these_gpus(job: Job) -> Iterator[Change]:
     others = tuple(stage for stage in able if stage not in job.stages)
     stages = [((), 0)] + [((), 1)] * bool(others)
     micro = [0, 1] if known and training.micro_batch > 1 else [0]
-    now = RECOMPUTE.index(training.recompute)
+    now = RECOMPUTE.index(training.recompute) if training.recompute in RECOMPUTE else RECOMPUTE.index("selective")  # by operator: in between too
     levels = [now, *([1] if now < 1 and training.attention == "eager" else []), *([2] if now < 2 else [])] if known else [now]
     for (_, wider), single, level, (tp, sequence_parallel) in product(stages, micro, levels, _tensor_parallel(job, known)):
         flags: list[str] = []

@@ -56,7 +56,7 @@ class Transfer:
 def timing(job: Job, work: Work | None, holds: Rank, stage: int, schedule: Schedule) -> Timing | None:
     """The time of one optimizer step; ``None`` where the work, the GPU's speed or the links that are used are not known.
 
-    ``stage``: as which the recipe's rows are sharded.
+    ``stage``: as which the recipe's rows are sharded. Pipeline stages are taken to compute alike.
     """
     gpu = job.cluster.gpu
     peak = gpu.bf16_dense_flops_per_second if gpu else None
@@ -65,11 +65,11 @@ def timing(job: Job, work: Work | None, holds: Rank, stage: int, schedule: Sched
     transfers, update = _transfers(job, schedule), _update(job, holds, stage)
     if transfers is None or update is None:
         return None
-    micro_batches, shared = job.training.accumulation, job.model_parallel
+    micro_batches = job.training.accumulation
     figures = _flops(work, micro_batches)
     model, done = (int(figure.value) for figure in figures)
     efficiency = job.training.kernel_efficiency or job.cluster.kernel_efficiency[0]
-    computing = _part("computing", compute_seconds, flops=done / shared, peak_flops_per_second=peak, efficiency=efficiency)
+    computing = _part("computing", compute_seconds, flops=done / job.model_parallel, peak_flops_per_second=peak, efficiency=efficiency)
     forward = computing.seconds * micro_batches * work.forward / done
     available: dict[Phase, float] = {"forward": forward, "backward": computing.seconds - forward, "step": 0.0}
     exposed = _exposed(transfers, available)

@@ -57,5 +57,6 @@ def _unknown(term: str, answer: Plan) -> str:
         return f"{shown(term)} is unknown here; give --model, or --layers --hidden --heads, and --seq"
     if row_name(term):
         return f"{shown(term)} is nothing in this plan"
-    entries = ", ".join(dict.fromkeys(t.name for c in answer.candidates for t in c.memory.gpu.terms))
+    terms = [t.name for c in answer.candidates for tier in (c.memory.gpu, c.memory.cpu, c.memory.nvme) if tier is not None for t in tier.terms]
+    entries = ", ".join(dict.fromkeys([*terms, *(["time"] if any(c.time for c in answer.candidates) else [])]))
     return f"{shown(term)} names no entry{nearest(term.strip(), known) or f'; the entries are {entries}'}"

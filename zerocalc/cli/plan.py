@@ -60,9 +60,9 @@ def plan(
         more = {**({"comparison": compared} if compared else {}), **({"stages": rows} if rows else {})}
         print_json({**_fields(answer), **more} if more else answer)
     else:
-        from zerocalc.render import plans
+        from zerocalc.render import flat, plans
 
-        {"table": plans.show, "csv": plans.show_csv, "markdown": plans.show_markdown}[output_format](answer)
+        {"table": plans.show, "csv": flat.show_csv, "markdown": flat.show_markdown}[output_format](answer)
         if compared is not None:
             from zerocalc.render import comparisons
 

@@ -248,6 +248,7 @@ def write(job: Job, stage: int) -> Exported:
         table |= {"distributed_type": "MULTI_GPU", "mixed_precision": _precision(job, UNDER_AUTOCAST)}
     else:
         table |= _as_fsdp(job, stage, held)
+        held |= {"zero.offload_optimizer", "zero.offload_params"}
     return Exported(_yaml(table), (*remarks_on(job, held), *remarks))
 
 

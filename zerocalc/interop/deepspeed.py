@@ -36,6 +36,7 @@ from zerocalc.units import shown
 
 __all__ = ["MARKS", "read", "write"]
 HELD = frozenset({
+    "zero.offload_optimizer", "zero.offload_params", "zero.offload_activations",
     "training.micro_batch", "training.accumulation", "parallel.tp", "parallel.cp", "parallel.ep", "parallel.etp",
     "zero.partition_activations", "zero.cpu_checkpointing",
 })  # fmt: skip
@@ -57,6 +58,11 @@ def read(table: dict[str, Any], known: Known, settings: Settings, mixed_precisio
     root.refuse("elasticity", "elastic training chooses its own batch sizes; take it out, and give those that it comes to")
     root.refuse("amp", "Apex's amp is not modelled; bf16 or fp16 is")
     _experts(root.section("expert_parallel"), settings)
+    pipeline = root.section("pipeline")
+    if isinstance(stages := pipeline.value("stages"), int) and stages > 1:
+        settings.notes.append(f"{pipeline.key('stages')} {stages}: a pipeline is the script's; --pp {stages} counts it")
+    pipeline.free("stages", "partition", "seed_layers", "activation_checkpoint_interval", "pipe_partitioned", "grad_partitioned", "use_reentrant")
+    pipeline.done()
     root.free(*FREE)
     for key in NOT_MODELLED:
         root.note(key)

@@ -81,7 +81,7 @@ FREE = (
     *("csv_monitor", "monitor_config", "dump_state", "prescale_gradients", "gradient_predivide_factor", "gradient_allreduce_op", "gradient_clipping"),
     *("zero_allow_untested_optimizer", "zero_force_ds_cpu_optimizer", "checkpoint", "aio", "nebula", "datastates_ckpt", "dataloader_drop_last"),
     *("log_level", "timers", "vocabulary_size", "disable_allgather", "seq_parallel_communication_data_type", "managed_gradient_accumulation"),
-    *("pipeline", "local_rank", "wandb_config"),
+    *("local_rank", "wandb_config"),
 )
 """Keys that cost neither memory nor traffic of a training step."""
 EXPERTS_FREE = (

@@ -23,7 +23,7 @@ def write(job: Job, stage: int) -> Exported:
     offload = ", offload_policy=CPUOffloadPolicy()" if job.zero.offloads else ""
     policy += offload
     reshard = ", reshard_after_forward=False" if stage == 2 else ""
-    layers = ", reshard_after_forward=True" if stage == 3 else reshard
+    layers = f", reshard_after_forward={job.zero.secondary_group or True}" if stage == 3 else reshard
     sharded = [name for name in ("replicate", "shard") if name in names]
     mesh = "mesh" if len(names) == len(sharded) else f"mesh[{_quoted(sharded)}]"
     body = [
@@ -49,6 +49,7 @@ def write(job: Job, stage: int) -> Exported:
 
 
 HELD = frozenset({
+    "zero.offload_optimizer", "zero.offload_params", "zero.secondary_group",
     "training.recompute", "training.recompute_every", "parallel.tp", "parallel.cp", "zero.reduce_dtype", "zero.shard_group", "zero.defer_grad_sync",
 })  # fmt: skip
 """Fields that the function holds, or that `_beside` speaks of."""

@@ -224,6 +224,7 @@ def _recipe(root: Section, known: Known, settings: Settings) -> None:
 
 
 HELD = frozenset({
+    "zero.offload_optimizer", "zero.offload_params",
     "training.seq", "training.micro_batch", "training.accumulation", "training.recompute", "training.recompute_every", "parallel.tp", "parallel.pp",
     "parallel.cp", "parallel.ep", "parallel.etp", "parallel.interleave", "parallel.sequence_parallel", "zero.reduce_dtype", "zero.shard_group",
 })  # fmt: skip

@@ -18,6 +18,7 @@ from zerocalc.spec.zero import Tier
 PLACES: dict[Tier, str] = {"gpu": "", "cpu": " on the host", "nvme": " on drives"}
 LOST = "rounding"
 THROUGH_HOST = "host memory through which drives are read and written is not counted"
+ONE_STAGE = "host memory, drives and the host's step: every rank of a node counted as one of this pipeline stage, although a node has several"
 HOST_ALONE = "host memory: what is offloaded, with its buffers; processes, data loaders and loading the model come on top"
 
 
@@ -37,6 +38,8 @@ def relocated(job: Job, states: Block, stage: int, behaviour: FrameworkStage) ->
             terms += _split(job, entry, offload.params_in_cpu)
         elif entry.kind != "gradients" or offload.gradients == "moved":
             terms.append(on_node(job, entry, tier))
+    if job.parallel.pp > 1 and job.cluster.gpus // job.parallel.pp < job.cluster.gpus_of_a_node:
+        return block(terms, states.unknown, (*states.assumptions, HOST_ALONE, ONE_STAGE))
     on_drives = "nvme" in (tiers["weights"], tiers["optimizer"]) and all(row.device is None for row in behaviour.holds)
     return block(terms, states.unknown, (*states.assumptions, HOST_ALONE, *([THROUGH_HOST] if on_drives else [])))
 

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from typing import Any
 
 from zerocalc.formulas.compute import backward_flops, product_flops, scores_flops
 from zerocalc.formulas.formula import ceil_div
 from zerocalc.ledger import record
 from zerocalc.modules.base import Module
-from zerocalc.modules.building import steps_of
 from zerocalc.modules.layers import Architecture
 from zerocalc.modules.rank import Rank
 from zerocalc.spec.job import Job
@@ -18,8 +16,8 @@ from zerocalc.spec.job import Job
 
 @record
 class Work:
-    """FLOPs of one micro-batch of the whole model on all ranks that share it: products with weights in forward, those whose weights are trained,
-    attention's scores, and what backward computes again.
+    """FLOPs of one micro-batch of a model, or of a part of its layers, on all ranks that share it: products with weights in forward, those whose
+    weights are trained, attention's scores, and what backward computes again.
     """
 
     products: int
@@ -40,14 +38,20 @@ class Work:
 
 def work(job: Job, rank: Rank) -> Work | None:
     """The work of one micro-batch; ``None`` where the architecture or the sequence length is not known."""
-    arch, training = rank.whole, job.training
-    seq = training.seq
-    if arch is None or not seq:
-        return None
-    tokens = training.micro_batch * seq
+    return None if rank.whole is None or not job.training.seq else _work(job, rank, rank.whole, job.training.seq)
+
+
+def stage_work(job: Job, rank: Rank) -> Work | None:
+    """That of the rank's pipeline stage alone, on all ranks that share the stage; ``None`` as for the whole."""
+    seq = job.training.seq
+    return None if rank.arch is None or not seq else _work(job, rank, rank.arch, seq)
+
+
+def _work(job: Job, rank: Rank, arch: Architecture, seq: int) -> Work:
+    tokens = job.training.micro_batch * seq
     adapters = rank.adapters
     layers = sum([count * product_flops(tokens=tokens, elements=_products(modules)) for count, modules in arch.groups])
-    scores = sum([count * scores_flops(tokens=tokens, seq=seq, width=width) for count, width in score_widths(job)])
+    scores = sum([count * scores_flops(tokens=tokens, seq=seq, width=score_width(modules)) for count, modules in arch.groups])
     head = product_flops(tokens=tokens, elements=_products(arch.after) + (arch.vocab * arch.hidden if arch.tied else 0))
     if adapters is None:
         # Where a part is trained and nobody says which, its share of all products.
@@ -64,22 +68,16 @@ def _products(modules: Iterable[Module]) -> int:
     )  # fmt: skip
 
 
-def score_widths(job: Job) -> list[tuple[int, int]]:
-    """(layers, heads times the sizes of a key and a value) of each group of layers that are alike."""
-    return [(count, sum([_width(step.type, step.values) for step in steps])) for count, steps in steps_of(job.model)[1]]
-
-
-def _width(kind: str, values: dict[str, Any]) -> int:
-    heads = values.get("heads", 0)
-    if kind == "attention":
-        head_dim = values.get("head_dim", 0)
-        return int(heads * (head_dim + (values.get("value_dim") or head_dim)))
-    return int(heads * (values["nope_dim"] + values["rope_dim"] + values["value_dim"])) if kind == "mla" else 0
+def score_width(modules: Iterable[Module]) -> int:
+    """Heads times the sizes of a key and a value, of all attention in a layer."""
+    return sum([heads * (key + value) for heads, _, key, value in [module.attends for module in modules]])
 
 
 def _recomputed(job: Job, arch: Architecture, layers: int, scores: int) -> int:
     """FLOPs that backward spends on computing activations again; by operator, products whose results are kept are not among them."""
     how, every = job.training.recompute, job.training.recompute_every
+    if not arch.layers:
+        return 0
     chosen = ceil_div(arch.layers, every)
     if how == "full":
         return (layers + scores) * chosen // arch.layers

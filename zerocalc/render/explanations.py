@@ -7,12 +7,12 @@ from rich.padding import Padding
 from rich.text import Text
 
 from zerocalc.explained import ROWS_AT_PEAK, Explanation, TensorShare, saved_tensors
-from zerocalc.formulas.sources import PAPERS, cited
 from zerocalc.ledger import STATE_KINDS, Moment, Term
 from zerocalc.render.console import columns, emit, labelled
 from zerocalc.render.plans import header, parameters_of
 from zerocalc.results import Figure, Plan, TimePart, display_name
 from zerocalc.schedule import NETWORK_FABRICS, VOLUME_FACTOR, Collective, Placement
+from zerocalc.sources import PAPERS, cited
 from zerocalc.spec.cluster import Cluster
 from zerocalc.units import byte_unit, figure, format_multiple
 

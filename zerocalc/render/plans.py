@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import csv
-import sys
 from collections.abc import Callable, Iterable
 
 from rich.console import RenderableType
 from rich.text import Text
 
 from zerocalc.explained import PEAK_ROWS
-from zerocalc.ledger import STATE_KINDS, Term, record
+from zerocalc.ledger import STATE_KINDS, record
 from zerocalc.planner import describe_model, short_of, unsure
 from zerocalc.render.console import SHORT_MOMENT, columns, emit, labelled
 from zerocalc.render.times import network_words, time_rows
@@ -43,7 +41,7 @@ def parameters_of(plan: Plan) -> int:
 
 def show(plan: Plan) -> None:
     """Print the answer: the verdict, what was asked, the table, then why and what was assumed."""
-    shown: list[RenderableType] = [verdict(plan)] if plan.job.cluster.usable_bytes is not None else []
+    shown: list[RenderableType] = [verdict(plan)] if plan.job.cluster.usable_bytes is not None or plan.verdict == "does_not_fit" else []
     shown += [Text(line) for line in header(plan.job, parameters_of(plan))]
     shown.append("")
     unit, size = unit_of(plan)
@@ -62,9 +60,8 @@ def show(plan: Plan) -> None:
     for timed in times:
         table.add_row(Text(timed.label), "", *timed.cells)
     shown.append(table)
-    remarks = _remarks(plan)
-    if remarks:
-        shown += ["", labelled(remarks)]
+    if said := remarks(plan):
+        shown += ["", labelled(said)]
     emit(*shown)
 
 
@@ -79,7 +76,8 @@ def _coloured(cell: str) -> Text:
 
 def verdict(plan: Plan) -> Text:
     """The first line when the GPU's memory is known."""
-    usable = plan.job.cluster.usable_bytes or 0
+    known = plan.job.cluster.usable_bytes
+    usable = known or 0
     if plan.recommended is not None:
         chosen = next(c for c in plan.candidates if c.name == plan.recommended.name)
         gpu = chosen.memory.gpu
@@ -90,15 +88,15 @@ def verdict(plan: Plan) -> Text:
             return Text(
                 f"{name} {fits}: {figure(gpu.reserved_bytes, GIB)} of {format_gib(usable)}, {spare} to spare. {_traffic(chosen)}", "bold green"
             )
-        known = f"{figure(gpu.reserved_bytes, GIB)} of {format_gib(usable)}"
+        takes = f"{figure(gpu.reserved_bytes, GIB)} of {format_gib(usable)}"
         condition = f"without {', '.join(gpu.unknown)}" if gpu.unknown else f"if {' and '.join(unsure(chosen))}"
-        return Text(f"{name} may fit: {known} {condition}. {_traffic(chosen)}", "bold yellow")
+        return Text(f"{name} may fit: {takes} {condition}. {_traffic(chosen)}", "bold yellow")
     best = min(plan.candidates, key=lambda c: c.memory.gpu.reserved_bytes)
     lacking = max(best.memory.gpu.reserved_bytes, best.memory.gpu.states_bytes) - usable
-    if lacking > 0:
+    if lacking > 0 and known is not None:
         lacks = f"{'at least ' if best.memory.gpu.unknown else ''}{format_gib(lacking)}"
         return Text(f"Nothing fits in {format_gib(usable)}: {display_name(best.name)}, the closest, lacks {lacks}.", "bold red")
-    fitting = [c for c in plan.candidates if max(c.memory.gpu.reserved_bytes, c.memory.gpu.states_bytes) <= usable and short_of(c)]
+    fitting = [c for c in plan.candidates if (max(c.memory.gpu.reserved_bytes, c.memory.gpu.states_bytes) <= usable or known is None) and short_of(c)]
     if fitting:
         best = min(fitting, key=lambda c: sum(tier.lacking_bytes for tier in (c.memory.cpu, c.memory.nvme) if tier))
         return Text(f"Nothing fits: {display_name(best.name)}, the closest, lacks {' and '.join(short_of(best))}.", "bold red")
@@ -246,10 +244,11 @@ def _peak_rows(plan: Plan, amounts: Callable[..., Row]) -> list[Row]:
     if plan.job.zero.fragmentation_fraction:
         rows.append(amounts("with fragmentation", "", lambda c: c.memory.gpu.reserved_bytes, "bold"))
     usable = plan.job.cluster.usable_bytes
+    words = {True: "yes", False: "no", None: UNKNOWN}
     if usable is not None:
         unknown = any(c.memory.gpu.unknown for c in plan.candidates)
         rows.append(amounts("to spare, at most" if unknown else "to spare (-: lacking)", "", lambda c: usable - c.memory.gpu.reserved_bytes))
-        words = {True: "yes", False: "no", None: UNKNOWN}
+    if usable is not None or plan.verdict == "does_not_fit":
         rows.append(Row("fits", "", tuple(words[c.fits] for c in plan.candidates), "bold"))
     return rows
 
@@ -332,7 +331,8 @@ def _network(plan: Plan) -> list[tuple[str, str]]:
     return [("network", words)] if words else []
 
 
-def _remarks(plan: Plan) -> list[tuple[str, str]]:
+def remarks(plan: Plan) -> list[tuple[str, str]]:
+    """What stands below the table: labels and texts."""
     rows: list[tuple[str, str]] = []
     if plan.recommended is not None:
         rows += [(f"why {display_name(plan.recommended.name)}", reason) for reason in plan.recommended.why]
@@ -341,59 +341,3 @@ def _remarks(plan: Plan) -> list[tuple[str, str]]:
     rows += [("note", text) for text in plan.notes]
     rows += [("assumed", text) for text in plan.assumptions]
     return rows
-
-
-CSV_COLUMNS: dict[str, Callable[[Estimate], object]] = {
-    "name": lambda c: c.name,
-    "stage": lambda c: c.stage,
-    "weights_bytes": lambda c: _kind(c.memory.gpu.terms, "weights"),
-    "gradients_bytes": lambda c: _kind(c.memory.gpu.terms, "gradients"),
-    "optimizer_bytes": lambda c: _kind(c.memory.gpu.terms, "optimizer"),
-    "states_bytes": lambda c: c.memory.gpu.states_bytes,
-    "peak_moment": lambda c: c.memory.gpu.peak_moment,
-    "peak_bytes": lambda c: c.memory.gpu.peak_bytes,
-    "reserved_bytes": lambda c: c.memory.gpu.reserved_bytes,
-    "unknown": lambda c: " ".join(c.memory.gpu.unknown),
-    "fits": lambda c: "" if c.fits is None else str(c.fits).lower(),
-    "volume_params": lambda c: c.communication.volume_params,
-    "ratio_to_dp": lambda c: "" if c.communication.ratio_to_dp is None else c.communication.ratio_to_dp,
-    "sent_bytes_per_gpu": lambda c: "" if unknown_sent(c.communication) else c.communication.sent_bytes_per_gpu,
-    "host_bytes_per_gpu": lambda c: "" if HOST_TRAFFIC in c.communication.unknown else c.communication.host_bytes_per_gpu,
-    "known_sent_bytes_per_gpu": lambda c: c.communication.sent_bytes_per_gpu,
-    "unknown_traffic": lambda c: ", ".join(c.communication.unknown),
-    "nvme_bytes_per_gpu": lambda c: c.communication.nvme_bytes_per_gpu,
-    "cpu_bytes_per_node": lambda c: c.memory.cpu.bytes_per_node if c.memory.cpu else 0,
-    "nvme_bytes_per_node": lambda c: c.memory.nvme.bytes_per_node if c.memory.nvme else 0,
-    "pipeline_stage": lambda c: "" if c.pipeline_stage is None else c.pipeline_stage,
-    "step_seconds": lambda c: "" if c.time is None else c.time.step_seconds,
-    "mfu": lambda c: "" if c.time is None else c.time.mfu,
-    "tokens_per_second": lambda c: "" if c.time is None else c.time.tokens_per_second,
-    "days": lambda c: "" if c.time is None or c.time.days is None else c.time.days,
-    "gpu_hours": lambda c: "" if c.time is None or c.time.gpu_hours is None else c.time.gpu_hours,
-}
-
-
-def _kind(terms: tuple[Term, ...], kind: str) -> int:
-    return sum(t.bytes for t in terms if t.kind == kind)
-
-
-def show_csv(plan: Plan) -> None:
-    """Print one line a candidate, in bytes."""
-    writer = csv.writer(sys.stdout, lineterminator="\n")
-    writer.writerow(CSV_COLUMNS)
-    for candidate in plan.candidates:
-        writer.writerow([pick(candidate) for pick in CSV_COLUMNS.values()])
-
-
-def show_markdown(plan: Plan) -> None:
-    """Print the table as Markdown, with the remarks as a list."""
-    unit, size = unit_of(plan)
-    names = [display_name(c.name) for c in plan.candidates]
-    lines = [str(verdict(plan)), ""] if plan.job.cluster.usable_bytes is not None else []
-    lines += ["<br>\n".join(header(plan.job, parameters_of(plan))), ""]
-    lines += [f"| {unit} per GPU | | {' | '.join(names)} |", f"|---|---:|{'---:|' * len(names)}"]
-    lines += [
-        f"| {row.label.strip()} | {row.coefficient} | {' | '.join(row.cells)} |" for row in [*memory_rows(plan, size), *traffic_rows(plan, size)]
-    ]
-    lines += ["", *(f"- {label}: {text}" for label, text in _remarks(plan))]
-    sys.stdout.write("\n".join(lines) + "\n")

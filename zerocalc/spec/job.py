@@ -12,18 +12,11 @@ from zerocalc.spec.loss import Loss
 from zerocalc.spec.model import DEFAULT_KIND, GPT2_POSITIONS, Model, only_given, positions_for
 from zerocalc.spec.recipe import FloatDtype, Recipe
 from zerocalc.spec.training import Training
-from zerocalc.spec.zero import Zero
+from zerocalc.spec.zero import OPTIONS, Zero
 from zerocalc.units import parse_whole
 
 DEFAULT_FRAMEWORK = "paper"
 LONGEST_NOTE, MOST_NOTES = 4000, 100
-OPTIONS = (
-    *("grad_sync", "defer_grad_sync", "gather", "reduce_dtype", "buffers", "reduce_bucket_size", "allgather_bucket_size", "overlap_comm"),
-    *("shard_group", "sub_group_size", "max_live_parameters", "max_reuse_distance", "prefetch_bucket_size", "persistence_threshold"),
-    *("secondary_group", "reduce_to_owner", "grad_accum_dtype", "contiguous_gradients", "quantised_weights", "quantised_gradients"),
-    "offload_activations",
-)
-"""Choices of ZeRO's that not every framework offers."""
 DEFAULT_OF = (("recipe", "framework"), ("implementation", "framework"), ("loss", "implementation"))
 """What a job takes from another part of it unless told otherwise: the framework names a recipe and an implementation, that one its loss."""
 
@@ -197,6 +190,11 @@ class Job(Spec):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
+        self.check()
+        return self
+
+    def check(self) -> None:
+        """Raise `FieldError` where parts contradict each other, as those of a changed copy may."""
         if self.zero.offloads:
             from zerocalc.spec.offload import check_offload  # most jobs keep all on the GPU
 
@@ -206,7 +204,6 @@ class Job(Spec):
         self._check_activations()
         if self.model.is_bare and any(row.of == "factored" for row in self.recipe.rows):
             raise FieldError("recipe", f"{self.recipe.name} keeps a sum per row and column of each matrix: give the architecture, not just params")
-        return self
 
     def _check_degrees(self) -> None:
         p, gpus = self.parallel, self.cluster.gpus

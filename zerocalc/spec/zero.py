@@ -37,6 +37,15 @@ Device = Literal["none", "cpu", "nvme"]
 Tier = Literal["gpu", "cpu", "nvme"]
 
 
+OPTIONS = (
+    *("grad_sync", "defer_grad_sync", "gather", "reduce_dtype", "buffers", "reduce_bucket_size", "allgather_bucket_size", "overlap_comm"),
+    *("shard_group", "sub_group_size", "max_live_parameters", "max_reuse_distance", "prefetch_bucket_size", "persistence_threshold"),
+    *("secondary_group", "reduce_to_owner", "grad_accum_dtype", "contiguous_gradients", "quantised_weights", "quantised_gradients"),
+    "offload_activations",
+)
+"""Choices of ZeRO's that not every framework offers."""
+
+
 class Zero(Spec):
     """The choices that ZeRO offers. Bucket sizes in elements.
 
