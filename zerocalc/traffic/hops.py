@@ -52,8 +52,8 @@ def _shapes(job: Job, rank: Rank) -> dict[tuple[int, ...], int]:
     """How often each shape stands among the trained tensors, as their gradients come; a bare number of parameters is taken as one square matrix."""
     shapes: dict[tuple[int, ...], int] = {}
     if rank.adapters is not None:
-        for shape in reversed(rank.adapters.shapes):
-            _count(shapes, shape, 1)
+        for matrix in reversed(rank.adapters.shapes):
+            _count(shapes, matrix, 1)
         return shapes
     if rank.arch is None or not listed_whole(job, rank):
         whole = PACKED * rank.shards
