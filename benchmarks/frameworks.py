@@ -192,7 +192,8 @@ def _held(row: Holding) -> str:
     if row.what == "gradients" and row.of == "tensor":
         part = "the largest trained tensor"
     if row.windowed:
-        part = "what the windows gather (unknown modules: up to max_live_parameters)"
+        beyond = "" if row.first == "backward_end" else ", and what the pass has beyond it"
+        part = f"what the windows have gathered then{beyond} (unknown modules: up to max_live_parameters)"
     elif row.largest is not None:
         part = f"{row.largest}" if row.whole else f"{part}, up to {row.largest}"
     if row.elements is not None:

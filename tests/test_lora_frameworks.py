@@ -129,7 +129,7 @@ def test_fsdp_reduces_the_adapters_of_each_unit() -> None:
         name: [(c.tensor_bytes, c.count) for c in of(name, 3, model, 8).communication.collectives if c.op == "reduce_scatter"]
         for name in ("fsdp1", "fsdp2")
     }
-    assert calls == {"fsdp2": [(851_968, 32)], "fsdp1": [(4 * 16 * 4096, 96), (4 * 16 * 1024, 32)]}
+    assert calls == {"fsdp2": [(851_968, 32)], "fsdp1": [(4 * 16 * 1024, 32), (4 * 16 * 4096, 96)]}
 
 
 def test_deepspeed_keeps_small_matrices_of_adapters_whole_and_makes_gradients_of_adapters() -> None:

@@ -143,6 +143,29 @@ def test_every_figure_of_a_steps_time_has_its_formula() -> None:
     assert figures["tokens per second"].value == time.tokens_per_second
 
 
+@pytest.mark.parametrize(
+    ("framework", "zero", "calls"),
+    [
+        ("deepspeed", {"reduce_bucket_size": 200_000}, {512_000}),  # the head's bucket is as large, and the first
+        ("torch-ddp", {"stage": 0}, {11_538_432}),
+        ("paper", {"shard_group": 8}, {512_000, 64_000}),
+        ("fsdp2", {}, {2_065_408}),
+        ("deepspeed", {"quantised_gradients": True}, {128_000, 4_000, 16_000, 500}),
+    ],
+)
+def test_nothing_hides_the_last_reduction(framework: str, zero: dict[str, Any], calls: set[int]) -> None:
+    """All calls that it consists of."""
+    answer = estimate(job(framework=framework, zero=zero, training={"micro_batch": 64, "seq": 4096}))
+    assert answer.time is not None
+    parts = list(zip(answer.communication.collectives, answer.time.parts[4:], strict=True))
+    alone = sum(part.seconds for c, part in parts if not c.overlapped)
+    first = next((part.seconds / c.count for c, part in parts if c.overlapped and c.moment == "forward"), 0.0)
+    reductions = [(c, part) for c, part in parts if c.overlapped and "gradients" in c.what]
+    last = [part.seconds / c.count for c, part in reductions if c.tensor_bytes in calls]
+    assert len(last) == len(calls)
+    assert answer.time.exposed_communication_seconds == pytest.approx(alone + first + sum(last))
+
+
 def test_one_gpu_computes_and_updates() -> None:
     time = time_of(cluster={"gpus": 1})
     assert time.communication_seconds == time.bubble_seconds == 0

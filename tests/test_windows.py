@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
+from pathlib import Path
+from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from zerocalc import Job, estimate
 from zerocalc.formulas.windows import Calls, Layers, Node, Stack, Windows, gathers
+from zerocalc.ledger import ACTIVATION_KINDS, Moment
+from zerocalc.modules.rank import rank
+from zerocalc.modules.visits import windowed
+
+RUNS: list[dict[str, Any]] = json.loads((Path(__file__).parent / "data" / "live_runs.json").read_text("utf-8"))["runs"]
 
 SIZES = st.lists(st.integers(1, 40), max_size=3).map(tuple)
 LEAVES = SIZES.map(Node)
@@ -45,8 +55,12 @@ def test_all_that_is_not_kept_is_gathered_for_forward_and_may_be_again(stack: St
     assert forward.keys() == wanted.keys()
     assert all(forward[size] >= count for size, count in wanted.items())
     assert gathered(found.backward).keys() <= wanted.keys()
-    assert 0 <= found.last <= max(found.most)
-    assert max(found.most) <= sum(size * count for size, count in wanted.items())
+    most = [amount for places in found.most for amount in places]
+    assert 0 <= found.last <= found.most[1][0]
+    assert 0 <= found.between <= max(found.most[0])
+    assert found.last_layer <= max(most) <= sum(size * count for size, count in wanted.items())
+    layers = sum(group.times for group in stack.layers)
+    assert len(found.most[0]) == len(found.most[1]) == layers + 3
 
 
 @given(stack=STACKS, persistent=st.integers(0, 20))
@@ -68,3 +82,51 @@ def test_no_windows_gather_module_by_module_for_each_pass(stack: Stack, persiste
     assert all(released for _, released, _ in found.backward)
     assert gathered(again.forward) == gathered(found.forward)
     assert all(gathered(again.backward)[size] >= count for size, count in gathered(found.backward).items())
+
+
+def job_of(model: dict[str, Any], zero: dict[str, Any], training: dict[str, Any], gpus: int = 16) -> Job:
+    table = {"model": model, "cluster": {"gpus": gpus}, "framework": "deepspeed", "zero": {"stage": 3, **zero}, "training": {"seq": 32, **training}}
+    return Job.model_validate(table)
+
+
+@pytest.mark.parametrize("run", RUNS, ids=[run["name"].replace(" ", "-") for run in RUNS])
+def test_what_is_live_is_what_was_recorded(run: dict[str, Any]) -> None:
+    job, seen = job_of(run["model"], run["zero"], run["training"], run["gpus"]), run["live"]
+    known = windowed(job, rank(job))
+    assert known is not None
+    assert known.between == seen["forward"] == seen["loss"]
+    assert [list(places) for places in known.most] == seen["most"]
+    assert known.last == seen["last"]
+    terms = [t for t in estimate(job).memory.gpu.terms if t.name == "live parameters"]
+    at: dict[Moment, int] = {moment: t.bytes for t in terms for moment in t.moments}
+    recorded = {"forward": seen["forward"], "loss": seen["loss"], "backward_start": seen["most"][1][-3], "backward_end": seen["last"]}
+    assert at == {moment: 2 * elements for moment, elements in recorded.items() if elements}
+
+
+@given(
+    model=st.sampled_from([RUNS[0]["model"], {**RUNS[0]["model"], "layers": 3, "vocab": 100}]),
+    zero=st.fixed_dictionaries({
+        name: st.integers(0, 10**6) for name in ("max_live_parameters", "max_reuse_distance", "prefetch_bucket_size", "persistence_threshold")
+    }),
+    training=st.fixed_dictionaries({
+        "seq": st.sampled_from([8, 64, 512]), "recompute": st.sampled_from(["none", "full"]), "reentrant": st.booleans(),
+        "accumulation": st.integers(1, 2),
+    }),
+)  # fmt: skip
+def test_no_instant_of_a_pass_has_more_than_the_peak(model: dict[str, Any], zero: dict[str, Any], training: dict[str, Any]) -> None:
+    """Layers' activations come one by one and go one by one, beside what windows gather meanwhile."""
+    job = job_of(model, zero, training)
+    known, gpu = windowed(job, rank(job)), estimate(job).memory.gpu
+    assert known is not None
+    layers = [t for t in gpu.terms if t.moments[0] == "forward" and t.moments[-1] == "backward_start" and t.kind in ACTIVATION_KINDS]
+    growing = sum(t.bytes for t in layers)
+    instants: tuple[Moment, Moment] = ("forward", "backward_start")
+    for moment, most in zip(instants, known.most, strict=True):
+        there = [
+            t for t in gpu.terms if moment in t.moments and t.kind != "gathered" and t not in layers and t.moments[-1] not in ("forward", "loss")
+        ]
+        beside = sum(t.bytes for t in there)
+        for done, elements in enumerate(most[1:-2], 1):
+            assert beside + growing * done // model["layers"] + 2 * elements <= gpu.moments[moment] <= gpu.peak_bytes
+        if moment == "forward":
+            assert beside + growing + 2 * max(most[-2:]) <= gpu.moments[moment]

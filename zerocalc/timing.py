@@ -176,16 +176,26 @@ def _transfers(job: Job, schedule: Schedule) -> list[Transfer] | None:
     """Each collective's time; ``None`` where a link is not known."""
     overlapped = [entry for entry in schedule.collectives if entry.overlapped and entry.group in ("dp", "edp")]
     first = next((entry for entry in overlapped if entry.moment == "forward"), None)
-    last = next((entry for entry in reversed(overlapped) if entry.moment == "backward" and "gradients" in entry.what), None)
+    last = _last([entry for entry in overlapped if entry.moment == "backward" and "gradients" in entry.what])
     out = []
     for entry in schedule.collectives:
         # Nothing computes before a micro-batch's first gather, nor after the step's last reduction has begun.
-        calls = job.training.accumulation if entry is first else 1 if entry is last else 0
+        calls = job.training.accumulation if entry is first else 1 if id(entry) in last else 0
         transfer = _transfer(job, entry, min(calls, entry.count) / entry.count if entry.overlapped else 1.0)
         if transfer is None:
             return None
         out.append(transfer)
     return out
+
+
+def _last(reduced: list[Collective]) -> set[int]:
+    """Of all reductions the last one's calls, by identity: of shards and then of replicas, or in hops.
+
+    Experts on ranks of their own are listed behind all else, but what is reduced last is never among them.
+    """
+    own = [entry for entry in reduced if entry.group == "dp"] or reduced
+    alike = [entry for entry in own if (entry.op == "all_to_all") == (own[-1].op == "all_to_all")]
+    return {id(entry) for entry in {(entry.op, entry.dtype, entry.ranks, entry.spacing): entry for entry in alike}.values()}
 
 
 def _transfer(job: Job, entry: Collective, alone: float) -> Transfer | None:

@@ -100,6 +100,16 @@ def beyond_bytes(*, reduction_bytes: int, working_bytes: int) -> int:
     return max(0, reduction_bytes - working_bytes)
 
 
+@formula("max(0, g + a − h)", "the framework's rows", g="gathered_bytes", a="kept_bytes", h="instant_bytes")
+def within_bytes(*, gathered_bytes: int, kept_bytes: int, instant_bytes: int) -> int:
+    """Bytes by which gathered parameters and the activations beside them, at their most within a pass, are more than both at an instant.
+
+    >>> within_bytes(gathered_bytes=10, kept_bytes=4, instant_bytes=8)
+    6
+    """
+    return max(0, gathered_bytes + kept_bytes - instant_bytes)
+
+
 def filled(sizes: Iterable[int], most: int) -> list[int]:
     """How many tensors go into each bucket of ``most`` elements: one that the next tensor does not fit into is sent first.
 

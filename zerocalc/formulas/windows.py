@@ -67,13 +67,21 @@ class Windows(NamedTuple):
 class Gathers(NamedTuple):
     """The calls of one micro-batch's forward and backward pass, and elements gathered at once, without those never released.
 
-    ``most``: the most in each pass. ``last``: while backward is in the model's first module.
+    ``between``: between the passes, while the loss is computed. ``most``: the most in each pass while each place of the model runs, in the order of
+    the forward pass: all before the layers, each layer, the final norms, the head. ``last``: while backward is in the model's first module.
     """
 
     forward: Calls
     backward: Calls
-    most: tuple[int, int]
+    between: int
+    most: tuple[tuple[int, ...], tuple[int, ...]]
     last: int
+
+    @property
+    def last_layer(self) -> int:
+        """The most while the last layer is in backward; before backward's first turn where there are no layers."""
+        layers = self.most[1][1:-2]
+        return layers[-1] if layers else self.between
 
 
 class _Module(NamedTuple):
@@ -85,9 +93,10 @@ class _Module(NamedTuple):
 
 
 class _Turn(NamedTuple):
-    """The beginning or the end of a module's turn."""
+    """The beginning or the end of a module's turn, and which place of the model it is in."""
 
     begins: bool
+    place: int
     module: int
     tensors: tuple[int, ...]
 
@@ -98,23 +107,31 @@ class _Trace:
     def __init__(self, stack: Stack) -> None:
         self.sizes: list[int] = []
         self.turns: list[_Turn] = []
-        self.modules = 0
-        body = [(node, "none") for node in self._numbered(stack.before)]
+        self.modules = self.place = 0
+        body = [(0, node, "none") for node in self._numbered(stack.before)]
+        layers = 0
         for group in stack.layers:
-            body += [(self._numbered((group.layer,))[0], group.repeated) for _ in range(group.times)]
-        body += [(node, "none") for node in self._numbered(stack.after)]
+            for _ in range(group.times):
+                layers += 1
+                body.append((layers, self._numbered((group.layer,))[0], group.repeated))
+        body += [(layers + 1, node, "none") for node in self._numbered(stack.after)]
         head = self._numbered(stack.head)
+        self.places = layers + 3
         inner, outer = self._numbered((Node(), Node()))
         self._begin(outer)
         self._begin(inner)
-        for node in [*[node for node, _ in body], *head]:
+        for place, node, _ in [*body, *[(layers + 2, node, "none") for node in head]]:
+            self.place = place
             self._forward(node)
         self.forward_turns = len(self.turns)
+        self.place = layers + 2
         self._begin(outer)
         for node in reversed(head):
             self._backward(node)
+        self.place = layers + 1
         self._begin(inner)
-        for node, repeated in reversed(body):
+        for place, node, repeated in reversed(body):
+            self.place = place
             if repeated == "none":
                 self._backward(node)
             elif repeated == "cut":
@@ -133,11 +150,11 @@ class _Trace:
         return tuple(modules)
 
     def _begin(self, module: _Module) -> None:
-        self.turns.append(_Turn(True, module.number, module.tensors))
+        self.turns.append(_Turn(True, self.place, module.number, module.tensors))
 
     def _end(self, module: _Module) -> None:
         if module.tensors:
-            self.turns.append(_Turn(False, module.number, module.tensors))
+            self.turns.append(_Turn(False, self.place, module.number, module.tensors))
 
     def _forward(self, module: _Module) -> None:
         self._begin(module)
@@ -201,7 +218,6 @@ class _Tensors:
         """The last turn for which each tensor has been fetched or passed over, being there already."""
         self.released = [False] * len(trace.sizes)
         self.calls: list[Counter[tuple[Sizes, bool]]] = [Counter(), Counter()]
-        self.most = [0, 0]
         self.turn = self.live = 0
 
     def fetch(self, module: int, tensors: tuple[int, ...], phase: int) -> None:
@@ -242,7 +258,6 @@ class _Tensors:
             if group:
                 self.calls[phase][group, again] += 1
                 self.live += sum(group)
-        self.most[phase] = max(self.most[phase], self.live)
 
     def release(self, module: int, tensors: tuple[int, ...]) -> None:
         """A module's turn ends. Which of its tensors are not needed soon is found once, and remembered from one micro-batch to the next."""
@@ -280,18 +295,23 @@ def gathers(stack: Stack, windows: Windows, accumulates: bool = False) -> Gather
     if accumulates and any(size <= windows.persistent for size in trace.sizes):
         _run(trace, _Tensors(trace, windows, free, gathered=False))
     tensors = _Tensors(trace, windows, free, gathered=True)
-    last = _run(trace, tensors)
+    between, most, last = _run(trace, tensors)
     forward, backward = [tuple([(sizes, again, count) for (sizes, again), count in calls.items()]) for calls in tensors.calls]
-    return Gathers(forward, backward, (tensors.most[0], tensors.most[1]), last)
+    return Gathers(forward, backward, between, most, last)
 
 
-def _run(trace: _Trace, tensors: _Tensors) -> int:
-    """One micro-batch; the elements gathered in its last turn."""
-    last = 0
-    for number, (begins, module, own) in enumerate(trace.turns):
+def _run(trace: _Trace, tensors: _Tensors) -> tuple[int, tuple[tuple[int, ...], tuple[int, ...]], int]:
+    """One micro-batch; the elements gathered between its passes, at most in each place, and in its last turn, as `Gathers` has them."""
+    between = last = 0
+    most = [0] * trace.places, [0] * trace.places
+    for number, (begins, place, module, own) in enumerate(trace.turns):
+        phase = number >= trace.forward_turns
+        if number == trace.forward_turns:
+            between = tensors.live
         if begins:
-            tensors.fetch(module, own, 0 if number < trace.forward_turns else 1)
+            tensors.fetch(module, own, phase)
             last = tensors.live
+            most[phase][place] = max(most[phase][place], last)
         else:
             tensors.release(module, own)
-    return last
+    return between, (tuple(most[0]), tuple(most[1])), last

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from zerocalc.formulas.buffers import beyond_bytes, held_bytes, held_in_group_bytes, held_share_bytes, touched
 from zerocalc.ledger import ACTIVATION_KINDS, EMPTY, Block, Moment, Term, block, span, term
+from zerocalc.memory.live import live, more_within
 from zerocalc.modules.rank import Rank
 from zerocalc.modules.visits import trained, windowed
 from zerocalc.spec.framework import FrameworkStage
@@ -35,14 +36,14 @@ def held(job: Job, rank: Rank, behaviour: FrameworkStage, activations: Block) ->
             continue
         elements, shards, size = _inputs(job, rank, row)
         copies = row.copies * (row.if_overlapped if overlaps else 1)
-        if not elements:
-            continue
-        if row.after_layers:
+        if elements and row.after_layers:
             last.append((row, held_share_bytes(elements=elements, shards=shards, bytes_per_element=size, copies=copies)))
-        else:
+        elif elements:
             moments = span("forward" if row.accumulated and accumulates else row.first, row.last)
             entry = _entry(row, moments, elements, shards, size, copies)
             terms.append(entry if row.beside == "gpu" else _elsewhere(job, row, entry))
+        if row.windowed and (known := windowed(job, rank)) is not None:
+            terms += more_within(job, rank, row, known, activations)
     if last:
         passing = {row.name for row in behaviour.holds if row.last == END and not row.after_layers}
         working = sum([t.bytes for t in terms if END in t.moments and t.name in passing and t.tier == "gpu"])
@@ -82,7 +83,7 @@ def _inputs(job: Job, rank: Rank, row: Holding) -> tuple[int, int, int]:
     size = DTYPE_BYTES[job.dtype_of(row.dtype)]
     shards = (rank.shards if row.over == "shards" else job.zero.secondary_group or 1) if row.sharded else 1
     if row.windowed and (known := windowed(job, rank)) is not None:
-        return known.last if row.first == END else known.most[row.first != "forward"], shards, size
+        return live(known, row.first), shards, size
     if row.elements is not None:
         return row.elements, shards, size
     elements = _edges(job, rank) if row.of == "edges" else rank.part(row.of, trained=row.what == "gradients")

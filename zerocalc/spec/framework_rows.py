@@ -56,8 +56,9 @@ class Holding(Spec):
 
     ``after_layers``: only once no layer is left in backward and what stands outside the layers is reduced; activations are gone by then.
     ``largest``: not more than so many elements: the option of that name, such as reduce_bucket_size; ``whole``: as many, however small the part.
-    ``windowed``: where the modules are known, not that part but the most that windows over the modules to come gather in the pass of the first moment
-    (at the end of backward: in its last module). ``accumulated``: from forward on where gradients outlive a micro-batch.
+    ``windowed``: where the modules are known, not that part but what windows over the modules to come have gathered at the first moment (while the
+    last layer is in backward; at the end of backward: in its last module), and by how much the pass's most goes beyond it (memory/live.py).
+    ``accumulated``: from forward on where gradients outlive a micro-batch.
     ``what``: of gradients, only what is trained of the part counts.
     ``only``: where they do, or where reduction overlaps backward and they do not, or where the recipe keeps gradients in 16 bits.
     ``if_overlapped``: so many times as much where communication overlaps with computing. ``over``: a rank's share is of the ``shards``, or of the

@@ -78,5 +78,11 @@ def merged(parts: Iterable[Part]) -> list[Part]:
 
 
 def grouped(sizes: Iterable[int]) -> list[Part]:
-    """Calls of the same size together."""
-    return [("", size, count) for size, count in Counter(sizes).items()]
+    """Calls of the same size together; the size of the last call comes last.
+
+    >>> grouped([9, 4, 5, 4, 9])
+    [('', 5, 1), ('', 4, 2), ('', 9, 2)]
+    """
+    calls = list(sizes)
+    counts = Counter(calls)
+    return [("", size, counts[size]) for size in reversed(dict.fromkeys(reversed(calls)))]

@@ -136,7 +136,8 @@ def _by_unit(job: Job, rank: Rank, move: Move) -> list[tuple[str, int, int]]:
     stepped = move.what == "gradients"
     if job.framework.adapters == "each" and rank.adapters is not None and rank.split == 1:
         base = [] if stepped else [(u.name, u.padded or u.elements, u.count) for u in chosen]
-        return base + [("adapter", elements, count) for _, elements, count in grouped(rank.tensors("all", trained=True))]
+        adapters = rank.tensors("all", trained=True)
+        return base + [("adapter", elements, count) for _, elements, count in grouped(adapters if move.moment == "forward" else adapters[::-1])]
     ordered = chosen if move.moment == "forward" else chosen[::-1]
     return [(u.name, rank.size(u, trained=stepped) if move.padded else u.elements, u.count) for u in ordered]
 

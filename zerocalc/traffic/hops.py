@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
+from typing import TypeVar
 
 from zerocalc.formulas.formula import ceil_div
 from zerocalc.modules.rank import Rank
@@ -14,6 +14,7 @@ from zerocalc.spec.job import Job
 from zerocalc.spec.recipe import DTYPE_BYTES
 from zerocalc.traffic.links import PACKED, hops, link
 
+Key = TypeVar("Key")
 SCALE_BYTES = DTYPE_BYTES["fp32"]
 
 
@@ -23,17 +24,17 @@ def in_two_hops(job: Job, rank: Rank, move: Move, repeats: int, overlapped: bool
     The rules are those of DeepSpeed 0.19.8, runtime/comm/coalesced_collectives.py: all_to_all_quant_reduce.
     """
     n = rank.shards
-    calls: Counter[tuple[Op, str, str, int, int, int]] = Counter()
+    calls: dict[tuple[Op, str, str, int, int, int], int] = {}
     for shape, count in _shapes(job, rank).items():
         elements = math.prod(shape)
         if len(shape) == 1 or elements % (PACKED * n):
             dtype = job.reduce_dtype
-            calls["reduce_scatter", "", dtype, ceil_div(elements, n) * n * DTYPE_BYTES[dtype], n, 1] += count
+            _count(calls, ("reduce_scatter", "", dtype, ceil_div(elements, n) * n * DTYPE_BYTES[dtype], n, 1), count)
             continue
         groups = max(shape[0], shape[1], n)
         for ranks, apart, part in hops(job, n):
-            calls["all_to_all", "", move.dtype, elements // PACKED // part, ranks, apart] += count
-            calls["all_to_all", "scales of", "fp32", groups // part * SCALE_BYTES, ranks, apart] += count
+            _count(calls, ("all_to_all", "", move.dtype, elements // PACKED // part, ranks, apart), count)
+            _count(calls, ("all_to_all", "scales of", "fp32", groups // part * SCALE_BYTES, ranks, apart), count)
     out: list[Collective] = []
     for (op, name, dtype, size, ranks, apart), count in calls.items():
         if ranks > 1:
@@ -42,18 +43,24 @@ def in_two_hops(job: Job, rank: Rank, move: Move, repeats: int, overlapped: bool
     return out
 
 
-def _shapes(job: Job, rank: Rank) -> Counter[tuple[int, ...]]:
-    """How often each shape stands among the trained tensors; a bare number of parameters is taken as one square matrix."""
-    shapes: Counter[tuple[int, ...]] = Counter()
+def _count(counts: dict[Key, int], key: Key, more: int) -> None:
+    """Counts calls of one kind; the kind of the last one comes last."""
+    counts[key] = counts.pop(key, 0) + more
+
+
+def _shapes(job: Job, rank: Rank) -> dict[tuple[int, ...], int]:
+    """How often each shape stands among the trained tensors, as their gradients come; a bare number of parameters is taken as one square matrix."""
+    shapes: dict[tuple[int, ...], int] = {}
     if rank.adapters is not None:
-        return Counter(rank.adapters.shapes)
+        for matrix in reversed(rank.adapters.shapes):
+            _count(shapes, matrix, 1)
+        return shapes
     if rank.arch is None or not listed_whole(job, rank):
         whole = PACKED * rank.shards
         side = ceil_div(math.isqrt(rank.trainable), whole) * whole
-        shapes[side, ceil_div(rank.trainable, side)] += 1
-        return shapes
-    for count, modules in rank.arch.all_groups():
-        for module in modules:
-            for _, shape, _ in module.parameter_rows:
-                shapes[shape] += count
+        return {(side, ceil_div(rank.trainable, side)): 1}
+    for count, modules in reversed(rank.arch.all_groups()):
+        for module in reversed(modules):
+            for _, shape, _ in reversed(module.parameter_rows):
+                _count(shapes, shape, count)
     return shapes
