@@ -46,7 +46,7 @@ loss keeps. The runs were made on fake tensors, without a GPU; `tests/data/measu
 - PyTorch's CPU build keeps LayerNorm's statistics in 16 bits where a GPU keeps fp32 (which is what we count): up to 0.03 %.
 - A layer's random state and token indices, 8 to 24 bytes a layer or token, are not listed.
 - Adapters under autocast: the 16-bit copies of their own weights are states, not activations (up to 0.5 %).
-- The sines and cosines that all layers share are listed outside them, and were measured with the first layer: up to 0.31 % of what is outside.
+- The sines and cosines that all layers share were measured with the first layer of transformers' classes, and are left out here.
 - Outside the layers megatron-core keeps masks and token ids, up to 0.1 %.
 
 `dims`: hidden, heads/key-value heads, ffn, vocabulary.
@@ -95,7 +95,9 @@ def predicted(run: Run) -> tuple[int, int]:
     terms = estimate(job, 0).memory.gpu.terms
     kept_by_loss = next(t.bytes for t in terms if t.kind == "logits" and {"forward", "loss"} <= set(t.moments))
     buffer = sum(t.bytes for t in terms if t.name == "shared buffer")
-    return layer, kept_bytes(arch.before) + kept_bytes(arch.after) + kept_by_loss + buffer
+    shared = sum(saved.bytes for module in arch.before for saved in module.saved if saved.name == "sines and cosines")
+    met_in_layers = shared if run.source == "huggingface" else 0
+    return layer, kept_bytes(arch.before) + kept_bytes(arch.after) + kept_by_loss + buffer - met_in_layers
 
 
 def losses() -> Iterator[tuple[dict[str, Any], tuple[int, int]]]:

@@ -17,8 +17,8 @@ LAYER = 0.0003
 """PyTorch's CPU build keeps LayerNorm's statistics in 16 bits, a GPU (and we) in fp32: 4 of some 17·h bytes a token at h = 1024."""
 ADAPTERS_UNDER_AUTOCAST = 0.005
 """The measurement counts 16-bit copies of the adapters' weights, which are a state."""
-OUTSIDE = 0.0031
-"""Sines and cosines, measured with the first layer: 4·s·d of (16·h + 4·V)·s bytes at V = 32,000; token ids and masks, 17 bytes a token."""
+OUTSIDE = 0.0009
+"""Token ids and masks, 17 bytes a token."""
 CHUNKED, FEW_TOKENS = 0.034, 0.011
 """Known gaps, on the page: a chunked loss on a trained head, and a head's gradient larger than what few tokens' logits leave."""
 

@@ -105,6 +105,37 @@ def test_undivided_experts_see_a_ranks_share_of_the_tokens() -> None:
     assert inputs(4) == 4 * inputs(1) == 2 * inputs(2) == 2 * 4096 * 4096 * 2
 
 
+ROUTED = ("router probabilities", "chosen experts", "weights before they are divided, and their sum", "places of tokens")
+"""Before Megatron's dispatcher gathers tokens: of those that a rank routes. Megatron-LM, core/transformer/moe: router.py, token_dispatcher.py."""
+
+
+@pytest.mark.parametrize(
+    ("framework", "sequence_parallel", "etp", "routed", "weighed"),
+    [
+        ("megatron", True, None, 4, 1),  # tokens and their weights are gathered again over the ranks that divide an expert
+        ("megatron", True, 2, 4, 2),
+        ("megatron", True, 1, 4, 4),
+        ("megatron", False, None, 1, 1),
+        ("torchtitan", True, None, 1, 1),  # which gathers before the router
+    ],
+)
+def test_a_rank_routes_the_tokens_that_it_enters_with(framework: str, sequence_parallel: bool, etp: int | None, routed: int, weighed: int) -> None:
+    asked = job(
+        tp=4,
+        ep=2 if etp else 1,
+        etp=etp,
+        framework=framework,
+        sequence_parallel=sequence_parallel,
+        zero={"stage": 2 if framework == "torchtitan" else 1},
+    )
+    arch = rank(asked).arch
+    assert arch is not None
+    rows = {saved.name: saved for module in arch.layer for saved in module.saved}
+    assert {rows[name].divisor for name in ROUTED} == {routed}
+    assert rows["chosen experts"].bytes == 4096 * 2 * 8 // routed
+    assert {rows[name].divisor for name in ("expert inputs", "expert weights")} == {weighed}
+
+
 def test_gradients_of_experts_are_reduced_by_those_who_hold_them() -> None:
     (reduced,) = [c for c in sent(job(tp=2, pp=2, ep=8, pipeline_stage=1), "edp") if c.tensor_bytes != 10**9]
     assert (reduced.ranks, reduced.what) == (64 // (2 * 8 * 2), "gradients of experts")

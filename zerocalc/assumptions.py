@@ -91,6 +91,9 @@ def _adapters(job: Job, lora: Lora) -> list[str]:
     out = []
     if job.adapter_dtype != lora.dtype:
         out.append(f"adapters in {job.adapter_dtype}, not {lora.dtype}: {job.framework.name} casts all parameters to the dtype of compute")
+    gathered = job.trained_recipe.gather
+    if gathered != job.adapter_dtype and not job.recipe.autocast:
+        out.append(f"adapters are kept in {job.adapter_dtype} and compute in {gathered}, in which recipe {job.recipe.name} gathers or copies weights")
     if job.framework.adapters == "each":
         out.append(
             "each matrix of an adapter is a unit of its own (PEFT's fsdp_auto_wrap_policy); one unit with its layer would have all its gradients"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +63,28 @@ def test_what_every_layer_keeps(run: dict[str, Any]) -> None:
     tokens = run["seq"] * run["micro_batch"]
     shared = sum(saved.bytes for module in arch.before for saved in module.saved if saved.name == "sines and cosines")
     assert kept(arch.before) + kept(arch.after) - shared == pytest.approx(run["outside"], rel=OUTSIDE, abs=IDS_AND_STATISTICS * tokens)
+
+
+ROTARY: dict[str, Any] = json.loads((DATA / "rotary_tables.json").read_text("utf-8"))
+
+
+@pytest.mark.parametrize("run", ROTARY["runs"], ids=lambda run: "-".join([run["family"], *map(str, run.get("set", {})), run.get("recipe", "")]))
+def test_what_all_layers_share_of_rotary_positions(run: dict[str, Any]) -> None:
+    job = job_of({**run, "seq": ROTARY["seq"], "micro_batch": ROTARY["micro_batch"], "kernel": "eager"})
+    arch = architecture(job.model, layout(job, ROTARY["seq"]), job.implementation)
+    assert arch is not None
+    assert sum(saved.bytes for module in arch.before for saved in module.saved if saved.name == "sines and cosines") == run["bytes"]
+
+
+@pytest.mark.parametrize("file", sorted((DATA.parents[1] / "presets" / "families").glob("*.toml")), ids=lambda file: file.stem)
+def test_a_family_with_rotary_attention_says_how_much_is_turned(file: Path) -> None:
+    family = tomllib.loads(file.read_text("utf-8"))
+    modules = [module for part in family.get("layers", []) for module in part["modules"]]
+    if family.get("activations", False) and any(
+        module["type"] == "attention" and module.get("rotary", True) and not module.get("idle") for module in modules
+    ):
+        embeddings = [module for module in family["before"] if module["type"] == "embedding"]
+        assert any("rotary_dim" in module for module in embeddings)
 
 
 @pytest.mark.parametrize("family", ["bloom", "mpt"])

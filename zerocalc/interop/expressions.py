@@ -80,6 +80,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "min": min,
     "sum": sum,
     "isqrt": math.isqrt,
+    "kinds": lambda values: len({value for value in values if value}),
     "is_list": lambda value: isinstance(value, list),
     "get": lambda table, key, default=None: default if table is None else table.get(key, default),
 }

@@ -34,7 +34,7 @@ BY_NAME = {
     **dict.fromkeys(("mamba_dt_rank", "time_step_rank"), RANK),
     "gating": CHOICE,
     "index_topk_pattern": PATTERN,
-    **dict.fromkeys(("sscp_conv_kernel_size", "sscp_conv_stride_size", "supported_aspect_ratios"), LIST),
+    **dict.fromkeys(("layer_rope_theta", "sscp_conv_kernel_size", "sscp_conv_stride_size", "supported_aspect_ratios"), LIST),
     **dict.fromkeys(("moe_layer_end_index", "vision_feature_layer"), SIGNED),
     **dict.fromkeys(
         (
@@ -44,7 +44,7 @@ BY_NAME = {
         ), WHOLES,
     ),
     **dict.fromkeys(("attn_layers", "block_types", "indexer_types", "languages", "layer_types", "layers_block_type", "mlp_layer_types"), WORDS),
-    **dict.fromkeys(("compress_rates", "model_args", "rope_parameters"), TABLE),
+    **dict.fromkeys(("compress_rates", "full_attention", "model_args", "rope_parameters", "sliding_attention"), TABLE),
 }  # fmt: skip
 """What keys hold whatever a default is, but for sizes; compared with what the configuration classes of transformers 5.24.0 declare."""
 

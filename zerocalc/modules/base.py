@@ -120,7 +120,7 @@ class Layout:
     recompute: str
     recompute_every: int
     recompute_modules: tuple[str, ...]
-    adapter_dtype: str | None
+    adapter_dtypes: tuple[str, str] | None
     routed: int = 1
     """What the tokens that a rank's routed experts see are divided by: tp over etp, each expert seeing as many as the others."""
 
@@ -140,9 +140,22 @@ def layout(job: Job, seq: int) -> Layout:
         training.recompute,
         training.recompute_every,
         training.recompute_modules,
-        job.adapter_dtype,
+        adapter_dtypes(job),
         parallel.tp // job.expert_tensor_parallel,
     )
+
+
+def adapter_dtypes(job: Job) -> tuple[str, str] | None:
+    """The dtype to which adapters' layers cast what they are given, and the one in which their products run; ``None`` without adapters.
+
+    PEFT casts to the dtype of the adapters' weights. A layer's unit has gathered them by then; a unit of each matrix does so only when its product
+    is called, so that each adapted layer has a copy of its own (torch 2.13, FSDP1 with PEFT 0.21).
+    """
+    own = job.adapter_dtype
+    if own is None:
+        return None
+    gathered = job.trained_recipe.gather
+    return own if job.framework.adapters == "each" else gathered, job.recipe.compute if job.recipe.autocast else gathered
 
 
 def saved_bytes(rows: Iterable[SavedRow]) -> list[int]:

@@ -43,8 +43,8 @@ def _adapters(model: Model, run: Layout) -> Adapters | None:
         return None
     from zerocalc.modules.lora import adapted, merged  # most jobs have none
 
-    dtype = run.adapter_dtype or lora.dtype
-    return Adapters(lora.rank, dtype, lora.dropout > 0, lambda layer: adapted(model, layer), lambda layer: merged(model, layer))
+    cast, computed = run.adapter_dtypes or (lora.dtype, lora.dtype)
+    return Adapters(lora.rank, cast, computed, lora.dropout > 0, lambda layer: adapted(model, layer), lambda layer: merged(model, layer))
 
 
 def _modules(steps: Steps, tape: Tape | None, hidden: int, recompute: str = "none") -> Modules:

@@ -19,18 +19,20 @@ def head_weights(*, vocab: int, dim: int, bias: bool = False, tied: bool = False
 
 
 def embed(
-    tape: Tape, *, dim: int, dropout: bool = False, rotary_dim: int = 0, rotary_dtype: str = "compute", own_positions: bool = False, **_: object
-) -> None:
-    """What is kept before the layers: a dropout mask ([SP] §4.3), and sines and cosines that all layers share.
+    tape: Tape, *, dim: int, dropout: bool = False, rotary_dim: int = 0, rotary_dtype: str = "compute", rotary_in_layers: bool = False,
+    own_positions: bool = False, **_: object,
+) -> None:  # fmt: skip
+    """What is kept before the layers: a dropout mask ([SP] §4.3), and sines and cosines that all layers share, in the dtype of the residual stream.
 
-    ``own_positions``: each sequence of a batch has its own (as where images stand among the words), so each has its sines and cosines.
+    ``rotary_dim``: a head's numbers that are turned, once for each kind of layer that has angles of its own. ``rotary_in_layers``: each layer makes
+    sines and cosines of its own. ``own_positions``: each sequence of a batch has its own (as where images stand among the words).
     """
     run = tape.run
     positions = run.tokens if own_positions else run.tokens // run.micro_batch
     if dropout:
         tape.dropout(tape.stream("embedding", dim), "embedding dropout")
-    if rotary_dim and tape.how.rotary == "shared":
-        tape.small("sines and cosines", FULL if rotary_dtype == FULL else run.compute, 1, (2, positions, rotary_dim))
+    if rotary_dim and tape.how.rotary == "shared" and not rotary_in_layers:
+        tape.small("sines and cosines", FULL if rotary_dtype == FULL else tape.wide, 1, (2, positions, rotary_dim))
     if rotary_dim and tape.how.rotary == "each_layer":
         tape.small("positions' angles", FULL, 1, (positions, rotary_dim))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
+from zerocalc.modules.attention import entering
 from zerocalc.modules.base import Module, ParameterRow, SavedRow, linear
 from zerocalc.modules.mlp import activate, feed, gate_up, matrices
 from zerocalc.modules.tape import FULL, MASK, Tape, Value
@@ -61,14 +62,17 @@ def route(
 
     Grouped, the tokens of all experts lie in one tensor; one after the other, each expert keeps its tokens, and their results once more.
     Experts on ranks of their own see as many tokens as there are on a rank, each expert as many as another: ranks send each other theirs.
+    Where each rank enters with its share of a sequence it routes that alone, and tokens are gathered with their weights for the experts
+    (megatron-core, transformer/moe/router.py, token_dispatcher.py); where it enters with all of it, it routes all (torchtitan, models/moe).
     """
     again = tape.region("moe", x)
+    x = entering(tape, x)
     for _time in range(jitters):
         tape.small("noise", x.dtype, x.divisor, x.shape)
     if router:
         if not router_copy:  # which is a copy of the sum then
             tape.merge("router", (experts, x.shape[-1]), FULL if router_input == FULL else None)
-        logits = tape.linear(tape.cast(x, FULL) if router_input == FULL else x, "router", "router scores", (experts,))
+        logits = tape.linear(tape.cast(x, FULL) if router_input == FULL else x, "router", "router scores", (experts,), x.divisor)
         if router_copy and tape.compute != FULL:
             tape.small("router weight (fp32)", FULL, 1, (experts, x.shape[-1]))
         if not dense:
@@ -80,7 +84,7 @@ def route(
         shared = feed(tape, x, ffn=shared_ffn, activation=activation, gated=gated)
         if shared_gate:
             tape.keep(shared)
-            tape.small("shared experts' gate", shared.dtype, 1, (tape.run.tokens, 1))
+            tape.small("shared experts' gate", shared.dtype, x.divisor, (tape.run.tokens, 1))
     if again:
         tape.rebuilding = False
     return Value("experts result", result.dtype, tape.run.sequence, x.shape)
@@ -88,28 +92,28 @@ def route(
 
 def _choice(tape: Tape, logits: Value, experts: int, top_k: int, routing: str, group_limited: bool, normalised: bool) -> None:
     """The router's probabilities and its choice."""
-    n, probabilities = tape.run.tokens, logits.dtype if routing == "sigmoid" else FULL
+    n, divisor, probabilities = tape.run.tokens, logits.divisor, logits.dtype if routing == "sigmoid" else FULL
     if routing != "chosen":
-        tape.small("router probabilities", probabilities, 1, (n, experts))
+        tape.small("router probabilities", probabilities, divisor, (n, experts))
     if group_limited:
-        tape.small("mask of groups", MASK, 1, (n, experts))
-    tape.small("chosen experts", INDEX, 1, (n, top_k))
+        tape.small("mask of groups", MASK, divisor, (n, experts))
+    tape.small("chosen experts", INDEX, divisor, (n, top_k))
     if normalised:
-        tape.small("weights before they are divided, and their sum", probabilities, 1, (n, top_k + 1))
+        tape.small("weights before they are divided, and their sum", probabilities, divisor, (n, top_k + 1))
 
 
 def _chosen(tape: Tape, x: Value, top_k: int, ffn: int, gated: bool, activation: str, scores: str) -> Value:
     """The chosen experts of each token, and the weights of their results."""
     n, hidden = tape.run.tokens, x.shape[-1]
     grouped = tape.how.experts == "grouped"
-    tape.small("places of tokens", INDEX, 1, (3 if grouped else 2, n, top_k))
+    tape.small("places of tokens", INDEX, x.divisor, (3 if grouped else 2, n, top_k))
     chosen = Value("expert inputs", tape.compute if tape.autocast else x.dtype, tape.run.routed, (n, top_k, hidden))
     result = _experts_of(tape, chosen, (top_k, ffn), gated, activation, hidden)
     if tape.how.expert_weights == "results":
         tape.keep(result)
-    tape.small("expert weights", FULL if scores == FULL else tape.compute, 1, (n, top_k))
+    tape.small("expert weights", FULL if scores == FULL else tape.compute, result.divisor, (n, top_k))
     if not grouped:
-        tape.small("expert results, weighted", result.dtype, 1, result.shape)
+        tape.small("expert results, weighted", result.dtype, result.divisor, result.shape)
     return result
 
 
@@ -148,7 +152,8 @@ def choose(tape: Tape, x: Value, *, experts: int, top_k: int, kind: str = "rms_p
     """The forward pass of a router of its own: it norms what the layer was given, and weighs the chosen experts by their scales."""
     normed = tape.norm(x, "router norm", kind, "router input", weight=False)
     tape.merge("router", (experts, x.shape[-1]))
-    logits = tape.linear(tape.scale(normed, "router input, scaled"), "router", "router scores", (experts,))
+    scaled = entering(tape, tape.scale(normed, "router input, scaled"))
+    logits = tape.linear(scaled, "router", "router scores", (experts,), scaled.divisor)
     _choice(tape, logits, experts, top_k, "softmax", False, True)
-    tape.small("expert weights, normalised", FULL, 1, (tape.run.tokens, top_k))
-    tape.small("chosen experts' scales", tape.compute, 1, (tape.run.tokens, top_k))
+    tape.small("expert weights, normalised", FULL, scaled.divisor, (tape.run.tokens, top_k))
+    tape.small("chosen experts' scales", tape.compute, scaled.divisor, (tape.run.tokens, top_k))

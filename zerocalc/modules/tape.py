@@ -47,13 +47,13 @@ class Value:
 
 class Adapters:
     """Low-rank adapters on a frozen base: ``adapted`` tells whether a linear layer has one, ``merged`` of which rank the one is that is added to a
-    weight before the product, 0 where none is.
+    weight before the product, 0 where none is. ``dtype``: to which they cast what they are given; ``computed``: in which their products run.
     """
 
-    __slots__ = ("adapted", "dropout", "dtype", "merged", "rank")
+    __slots__ = ("adapted", "computed", "dropout", "dtype", "merged", "rank")
 
-    def __init__(self, rank: int, dtype: str, dropout: bool, adapted: Callable[[str], bool], merged: Callable[[str], int]) -> None:
-        self.rank, self.dtype, self.dropout, self.adapted, self.merged = rank, dtype, dropout, adapted, merged
+    def __init__(self, rank: int, dtype: str, computed: str, dropout: bool, adapted: Callable[[str], bool], merged: Callable[[str], int]) -> None:
+        self.rank, self.dtype, self.computed, self.dropout, self.adapted, self.merged = rank, dtype, computed, dropout, adapted, merged
 
 
 class Tape:
@@ -163,9 +163,8 @@ class Tape:
         inner = self.cast(x, adapters.dtype, f"{layer} adapter's input")
         if adapters.dropout:
             inner = self.dropout(inner, f"{layer} adapter's input after dropout")
-        dtype = self.compute if self.autocast else adapters.dtype
-        self.keep(self.cast(inner, dtype))
-        self.small(f"{layer} adapter's inner", dtype, x.divisor, (self.run.tokens, adapters.rank))
+        self.keep(self.cast(inner, adapters.computed))
+        self.small(f"{layer} adapter's inner", adapters.computed, x.divisor, (self.run.tokens, adapters.rank))
 
     def dropout(self, x: Value, name: str) -> Value:
         """Keeps a mask."""

@@ -43,7 +43,7 @@ ROWS: dict[str, tuple[Component, Callable[..., tuple[ParameterRow, ...]]]] = {
 }
 PASSING: dict[str, frozenset[str]] = {
     "norm": frozenset({"kind", "input", "reads", "idle"}),
-    "embedding": frozenset({"dropout", "rotary_dim", "rotary_dtype", "own_positions"}),
+    "embedding": frozenset({"dropout", "rotary_dim", "rotary_dtype", "rotary_in_layers", "own_positions"}),
     "head": frozenset({"soft_cap"}),
     "attention": frozenset(
         {

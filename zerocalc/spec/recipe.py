@@ -79,6 +79,7 @@ class Recipe(Spec):
 
         The base has weights in the compute dtype and nothing else. The adapters have the recipe's rows where ``dtype`` is what its weights are in;
         otherwise weights, gradients and moments that are like the weights in ``dtype``, and no copy of weights that are in the copy's dtype already.
+        Adapters that have the recipe's rows are gathered as it says, others as they are.
         """
         rows: list[StateRow] = []
         own = {row.dtype for row in self.rows if row.kind == "weights"}
@@ -97,7 +98,7 @@ class Recipe(Spec):
             elif (row.copies_weights and row.dtype == dtype) or (row.kind == "copies" and dtype == self.compute):
                 continue
             rows.append(row.model_copy(update=changes))
-        return self.model_copy(update={"rows": tuple(rows), "gather": dtype})
+        return self.model_copy(update={"rows": tuple(rows), "gather": self.gather if as_recipe else dtype})
 
     @property
     def bytes_per_parameter(self) -> float:
