@@ -8,6 +8,7 @@ from zerocalc.estimator import estimate_with_assumptions
 from zerocalc.formulas.formula import ceil_div
 from zerocalc.ledger import DYNAMIC_KINDS
 from zerocalc.modules.layers import dealt
+from zerocalc.modules.padding import added_words
 from zerocalc.modules.rank import shares
 from zerocalc.results import SCHEMA_VERSION, Estimate, Plan, Recommendation, Verdict, cheapest, display_name
 from zerocalc.spec.base import require
@@ -63,15 +64,12 @@ def _context_shards(job: Job) -> str:
 
 
 def _tensor_parallel(job: Job) -> list[str]:
-    """What tensor parallelism is taken to divide evenly, and what Megatron makes of a vocabulary that it does not divide."""
+    """What tensor parallelism is taken to divide evenly, and the rows of a vocabulary that a framework adds so that it does."""
     words, tp = job.model.words, job.parallel.tp
     if tp > 1 and job.model.is_bare:
         return [EVEN_TENSORS]
-    if words % tp == 0:
-        return []
-    multiple = (job.framework.vocab_multiple or 0) * tp
-    padded = f"; {job.framework.name} pads it to {ceil_div(words, multiple) * multiple:,}" if multiple else ""
-    return [f"tp {tp} does not divide the vocabulary of {words:,}: counted as even shares{padded}"]
+    out = [f"tp {tp} does not divide the vocabulary of {words:,}: counted as even shares"] if words % tp else []
+    return out + ([added] if (added := added_words(job)) else [])
 
 
 def plan(job: Job) -> Plan:
