@@ -280,3 +280,19 @@ def test_a_vocabulary_that_ranks_do_not_divide_is_noted() -> None:
     model = ("plan", "--model", "gpt2-xl", "--gpus", "10", "--tp")
     assert "tp 5 does not divide the vocabulary of 50,257" in " ".join(run(*model, "5").out.split())
     assert "vocabulary of" not in run("plan", "--model", "gpt2-xl", "--gpus", "10").out
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ("llama-3-70b --tp 8", "128,256 to 129,024, a multiple of 128·tp: 786,432 parameters more in a rank's embedding and as many in its head"),
+        ("llama-3-8b --tp 4", "128,256 to 128,512, a multiple of 128·tp: 262,144 parameters more in a rank's embedding and as many in its head"),
+        ("gpt2-xl", "50,257 to 50,304, a multiple of 128·tp: 75,200 parameters more in a rank's embedding"),
+        ("mixtral-8x7b --tp 2 --sequence-parallel", None),
+    ],
+)
+def test_the_rows_that_megatron_adds_to_a_vocabulary_are_said(asked: str, said: str | None) -> None:
+    line = f"plan --gpus 8 --framework megatron --json --model {asked}"
+    padded = [words for words in json.loads(run(*line.split()).out)["assumptions"] if "pads the vocabulary" in words]
+    assert padded == ([f"megatron pads the vocabulary of {said}, which are not counted"] if said else [])
+    assert "pads the vocabulary" not in run(*line.replace("megatron", "paper").split()).out

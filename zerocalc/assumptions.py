@@ -6,6 +6,7 @@ from itertools import groupby
 
 from zerocalc.formulas.formula import ceil_div
 from zerocalc.modules.layers import dealt
+from zerocalc.modules.padding import added_words
 from zerocalc.results import display_name
 from zerocalc.spec.cluster import DEFAULT_GPUS_PER_NODE
 from zerocalc.spec.job import Job
@@ -71,15 +72,12 @@ def _context_shards(job: Job) -> str:
 
 
 def _tensor_parallel(job: Job) -> list[str]:
-    """What tensor parallelism is taken to divide evenly, and what Megatron makes of a vocabulary that it does not divide."""
+    """What tensor parallelism is taken to divide evenly, and the rows of a vocabulary that a framework adds so that it does."""
     words, tp = job.model.words, job.parallel.tp
     if tp > 1 and job.model.is_bare:
         return [EVEN_TENSORS]
-    if words % tp == 0:
-        return []
-    multiple = (job.framework.vocab_multiple or 0) * tp
-    padded = f"; {job.framework.name} pads it to {ceil_div(words, multiple) * multiple:,}" if multiple else ""
-    return [f"tp {tp} does not divide the vocabulary of {words:,}: counted as even shares{padded}"]
+    out = [f"tp {tp} does not divide the vocabulary of {words:,}: counted as even shares"] if words % tp else []
+    return out + ([added] if (added := added_words(job)) else [])
 
 
 LORA = "the frozen base has no gradients and no optimizer states"

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable
 
 from zerocalc.formulas.formula import ceil_div
+from zerocalc.spec.job import Job
 
 Shape = tuple[int, ...]
 FLAT_ALIGNMENT_BYTES = 16
@@ -43,3 +44,23 @@ def _up(amount: int, multiple: int) -> int:
 
 WHOLE_MODEL = frozenset({"flat_twice", "aligned"})
 """Rules that round once, for the whole model, and not unit by unit."""
+
+
+def added_words(job: Job) -> str | None:
+    """What a framework adds to the vocabulary and is not counted, in words; ``None`` where it adds nothing.
+
+    Megatron-LM rounds it up to whole multiples on each tensor-parallel rank (training/arguments.py: make_vocab_size_divisible_by).
+    """
+    words, multiple = job.model.words, (job.framework.vocab_multiple or 0) * job.parallel.tp
+    if not words or not multiple or words % multiple == 0:
+        return None
+    from zerocalc.modules.building import steps_of  # most jobs add nothing
+
+    head = next(step.values for step in reversed(steps_of(job.model)[2]) if step.type == "head")
+    whole = _up(words, multiple)
+    more = ceil_div((whole - words) * int(head["dim"]), job.parallel.tp)
+    twice = "" if head.get("tied") and job.parallel.pp == 1 else " and as many in its head"
+    return (
+        f"{job.framework.name} pads the vocabulary of {words:,} to {whole:,}, a multiple of {job.framework.vocab_multiple}·tp: "
+        f"{more:,} parameters more in a rank's embedding{twice}, which are not counted"
+    )
