@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.running import run
 from zerocalc import Job, estimate, presets
 from zerocalc.results import Estimate
 from zerocalc.spec.recipe import DTYPE_BYTES
@@ -129,3 +130,11 @@ def test_an_end_of_a_model_may_hold_nothing(framework: str, stage: int) -> None:
     assert held("bart-large", 4, {}) > 0
     tied = {**TOY, "layers": 8, "tied_embeddings": True}
     assert all(held(tied, 8, {"pp": 4, "pipeline_stage": at}) > 0 for at in range(1, 5))
+
+
+def test_experts_fewer_than_ranks_are_warned_of() -> None:
+    """FSDP2 cuts tensors along their first dimension: 8 experts over 64 ranks are 56 ranks' padding."""
+    line = "plan --model mixtral-8x7b --gpus 64 --framework fsdp2 --seq 512"
+    assert "fsdp2 rounds tensors up to whole shares over 64 ranks, which adds 676% to the parameters" in " ".join(run(*line.split()).out.split())
+    assert "rounds tensors up" not in run(*f"{line} --stage 3 --shard-group 8".split()).out
+    assert "rounds tensors up" not in run(*line.replace("mixtral-8x7b", "llama-3-8b").split()).out

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from zerocalc.ledger import DYNAMIC_KINDS
-from zerocalc.modules.rank import shares
+from zerocalc.modules.rank import rounded, shares
 from zerocalc.results import Estimate, display_name
 from zerocalc.spec.job import Job
 from zerocalc.spec.model import WITH_SCORES
 from zerocalc.units import format_gib
+
+MUCH_PADDING = 0.02
+"""A share of the parameters from which on padding is told."""
 
 
 def _time_needs(job: Job) -> str:
@@ -59,11 +62,27 @@ def notes_on(job: Job, candidates: list[Estimate]) -> list[str]:
         notes.append("deferring gradient reduction changes nothing with one micro-batch a step")
     if job.training.recompute == "selective" and job.training.attention == "flash" and job.model.has_attention:
         notes.append("selective recomputation saves next to nothing over flash attention, which keeps no scores")
+    notes += _padding(job)
     if job.parallel.tp > job.cluster.gpus_per_node:
         notes.append(
             f"tensor parallelism over {job.parallel.tp} GPUs leaves the node of {job.cluster.gpus_per_node}: its all-reduces cross the network"
         )
     return notes
+
+
+def _padding(job: Job) -> list[str]:
+    """What rounding tensors up to the number of ranks adds, where that is much: experts fewer than ranks, cut along their first dimension."""
+    own, holds = shares(job)[0]
+    for behaviour in [job.framework.stage(stage) for stage in job.stages]:
+        whole = rounded(holds, own, behaviour.pads)
+        more = max(part.padded / part.parameters for part in whole.parts or (whole,)) - 1
+        if more > MUCH_PADDING:
+            return [
+                f"{job.framework.name} rounds tensors up to whole shares over {holds.shards:,} ranks, which adds {more:.0%} to the parameters: some, "
+                "such as experts', have fewer rows than there are ranks; fewer ranks a copy (--shard-group) or experts on ranks of their own (--ep) "
+                "add less"
+            ]
+    return []
 
 
 def _offload_notes(job: Job, candidates: list[Estimate]) -> list[str]:
