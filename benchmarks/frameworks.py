@@ -67,7 +67,7 @@ LEFT_OUT: dict[str, list[str]] = {
         "less P/N, at most.",
         "contiguous_gradients off: gradients that wait and their flat copy are counted as a full bucket each, an upper bound.",
         "Buckets where tensors are listed in another order than assumed (norms of attention heads): sizes of two calls differ by these tensors.",
-        "qgZ's buffers: a tensor in 4 bits, twice. MiCS: read from its source, not recorded; its "
+        "qgZ's buffers: a tensor in 4 bits, twice. MiCS (until DeepSpeed 0.19.8, which refuses it): read from its source, not recorded; its "
         "hierarchical gathers are not followed. ZenFlow, Muon and compiled stage 3: not offered.",
         "qwZ: the int8 copy beside the weights made of it, a gather's elements in bytes.",
         "Offload: host memory is pinned by 9 recorded runs; transfers, page-locked rounding and what lies on drives are as the source says, not "

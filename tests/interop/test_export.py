@@ -146,6 +146,9 @@ def test_deepspeeds_own_class_takes_what_is_written(monkeypatch: pytest.MonkeyPa
         assert read.zero_config.reduce_bucket_size == (10**6 if stage else 5 * 10**8)
         assert read.gradient_accumulation_steps == 3
         assert read.bfloat16_config.enabled
+    for more in ("--offload-optimizer cpu", "--offload-optimizer nvme --offload-params nvme --nvme-capacity 1TB", "--recompute full"):
+        text = run("export", "--to", "deepspeed", *flags, "--stage", "3", *more.split()).out
+        assert config.DeepSpeedConfig(json.loads(text)).zero_config.stage == 3
 
 
 def test_accelerates_own_class_takes_what_is_written(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ Read against DeepSpeed 0.19.8: runtime/config.py, runtime/constants.py, runtime/
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from zerocalc.interop.deepspeed_keys import (
@@ -97,6 +98,7 @@ def _zero(root: Section, known: Known, settings: Settings) -> int:
     overlap = zero.flag("overlap_comm")
     if overlap is not None:
         settings.put("zero.overlap_comm", overlap, zero.key("overlap_comm"))
+    settings.notes += [f"{zero.key(key)}: DeepSpeed {version} refuses it" for key, version in _removed(zero.table)]
     for key, knob in KNOBS.items():
         _knob(zero, key, knob, stage, known, settings)
     zero.free(*ZERO_FREE)
@@ -317,6 +319,7 @@ def write(job: Job, stage: int) -> Exported:
         kept = {"partition_activations": job.zero.partition_activations, "cpu_checkpointing": job.zero.checkpoints_on_host}
         table["activation_checkpointing"] = kept
     remarks = _offloads(job, table["zero_optimization"])
+    remarks += [f"a DeepSpeed below {version}, which zero_optimization.{key} needs" for key, version in _removed(table["zero_optimization"])]
     return Exported(_json(table), (*remarks_on(job, HELD | {f"zero.{field}" for field in options()}), *_idle(job, stage), *remarks))
 
 
@@ -339,7 +342,13 @@ def _json(table: dict[str, Any]) -> str:
 
 
 def _knobs(job: Job, stage: int) -> dict[str, Any]:
-    return {key: knob.theirs(job) for key, knob in KNOBS.items() if stage in knob.stages and knob.field in options()}
+    written = {key: knob.theirs(job) for key, knob in KNOBS.items() if stage in knob.stages and knob.field in options()}
+    return {key: value for key, value in written.items() if KNOBS[key].removed_in is None or value != KNOBS[key].default}
+
+
+def _removed(zero: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """The keys that newer versions refuse, with the first of these."""
+    return [(key, knob.removed_in) for key, knob in KNOBS.items() if knob.removed_in and key in zero]
 
 
 def _idle(job: Job, stage: int) -> list[str]:

@@ -24,13 +24,14 @@ MARKS = frozenset({
 class Knob:
     """A key of ``zero_optimization`` that costs memory or traffic: our field, DeepSpeed's default, the stages that it means something to.
 
-    ``negated``: our field says the opposite. Our default stands for DeepSpeed's.
+    ``negated``: our field says the opposite. Our default stands for DeepSpeed's. ``removed_in``: the version that refuses the key.
     """
 
     field: str
     default: int | bool
     stages: tuple[int, ...] = (1, 2, 3)
     negated: bool = False
+    removed_in: str | None = None
 
     def ours(self, value: int | bool) -> Any:
         """What our field holds for a value of DeepSpeed's."""
@@ -59,7 +60,7 @@ KNOBS = {
     "stage3_module_granularity_threshold": Knob("module_granularity_threshold", 0, (3,)),
     "stage3_use_all_reduce_for_fetch_params": Knob("all_reduce_for_fetch", False, (3,)),
     "stage3_allgather_sequential": Knob("allgather_sequential", False, (3,)),
-    "mics_shard_size": Knob("shard_group", -1, (3,)),
+    "mics_shard_size": Knob("shard_group", -1, (3,), removed_in="0.19.8"),
     "zero_hpz_partition_size": Knob("secondary_group", 1, (3,)),
     "zero_quantized_weights": Knob("quantised_weights", False, (3,)),
     "zero_quantized_gradients": Knob("quantised_gradients", False, (3,)),
