@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from rich.console import RenderableType
 from rich.rule import Rule
+from rich.table import Table
 from rich.text import Text
 
 from zerocalc.ledger import MOMENTS, STATE_KINDS, Moment, Term
-from zerocalc.render.console import Grid, console, emit, labelled
+from zerocalc.render.console import columns, emit, labelled
 from zerocalc.render.plans import header, parameters_of, unit_of
 from zerocalc.results import Estimate, Plan, display_name
 from zerocalc.schedule import Collective
@@ -15,7 +16,7 @@ from zerocalc.spec.job import Job
 from zerocalc.units import figure
 from zerocalc.walk import QUESTIONS, TITLES, Holding, Instant, copied, elsewhere, gathered, holdings, moved, unknown_gathers, walk
 
-NARROWEST_COLUMN = 26
+LEGEND = "+ has arrived, - is gone, > was sent (calls, bytes)"
 
 
 def _count(number: int, noun: str, plural: str = "s") -> str:
@@ -28,16 +29,13 @@ def show(plan: Plan) -> None:
     walks = [(candidate, walk(candidate)) for candidate in plan.candidates]
     heading, size = unit_of(plan)
     unit = heading.partition(" ")[0]
-    shown.append(Text(f"{heading} per GPU, sent too; one step of {_count(plan.job.training.accumulation, 'micro-batch', 'es')}"))
-    side_by_side = max(1, console().width // NARROWEST_COLUMN)
+    shown.append(Text(f"{heading} per GPU, one step of {_count(plan.job.training.accumulation, 'micro-batch', 'es')}: {LEGEND}"))
     for index, moment in enumerate(MOMENTS):
-        shown += ["", Text(f"{index + 1}. {TITLES[moment]}", "bold underline")]
+        title = f"{index + 1}. {TITLES[moment]}"
         if moment != MOMENTS[0] and not any(i.arrives or i.frees or i.sends for i in _at(moment, walks)):
-            shown.append(Text("nothing changes in what is known"))
-            continue
-        for start in range(0, len(walks), side_by_side):
-            chunk = walks[start : start + side_by_side]
-            shown.append(_moment(moment, chunk, unit, size))
+            shown += ["", Text(title, "bold"), Text("nothing changes in what is known")]
+        else:
+            shown += ["", _moment(title, moment, walks, size)]
     shown += ["", Rule(style="dim")]
     for question in QUESTIONS:
         shown += [Text(question, "bold"), labelled([(display_name(c.name), answer(question, plan.job, c, unit, size)) for c in plan.candidates]), ""]
@@ -50,40 +48,42 @@ def _at(moment: Moment, walks: list[tuple[Estimate, list[Instant]]]) -> list[Ins
     return [next(i for i in instants if i.moment == moment) for _, instants in walks]
 
 
-def _moment(moment: Moment, walks: list[tuple[Estimate, list[Instant]]], unit: str, size: int) -> Grid:
+def _moment(title: str, moment: Moment, walks: list[tuple[Estimate, list[Instant]]], size: int) -> Table:
+    """What each stage holds at a moment, what has arrived and gone since the one before, and what was sent."""
     instants = _at(moment, walks)
-    table = Grid(box=None, pad_edge=False, padding=(0, 1), header_style="bold", expand=False)
-    table.add_column("")
-    for candidate, _ in walks:
-        table.add_column(display_name(candidate.name), overflow="fold")
-    table.add_row("holds", *(_list(i.holds, size) for i in instants))
-    table.add_row(
-        "known" if any(c.memory.gpu.unknown for c, _ in walks) else "in all",
-        *(Text(f"{figure(i.total_bytes, size)} {unit}", "bold") for i in instants),
-    )
+    table = columns(*(display_name(candidate.name) for candidate, _ in walks), first=title)
+
+    def rows(mark: str, each: list[tuple[Term, ...]], style: str = "") -> None:
+        for name in dict.fromkeys(t.name for terms in each for t in terms):
+            amounts = [[t.bytes for t in terms if t.name == name] for terms in each]
+            table.add_row(f"{mark} {name}", *(figure(sum(found), size) if found else "" for found in amounts), style=style)
+
+    new = {t.name for i in instants for t in i.arrives} if moment != MOMENTS[0] else set()
+    rows(" ", [tuple(t for t in i.holds if t.name not in new) for i in instants])
+    rows("+", [tuple(t for t in i.holds if t.name in new) for i in instants])
+    known = any(candidate.memory.gpu.unknown for candidate, _ in walks)
+    table.add_row(f"  {'known' if known else 'in all'}", *(figure(i.total_bytes, size) for i in instants), style="bold")
+    peaks = [candidate.memory.gpu.peak_moment == moment for candidate, _ in walks]
+    if any(peaks):
+        table.add_row("", *("peak" if here else "" for here in peaks), style="italic")
     if moment != MOMENTS[0]:
-        for label, pick in (("arrives", "arrives"), ("freed", "frees")):
-            cells = [getattr(i, pick) for i in instants]
-            if any(cells):
-                table.add_row(label, *(_list(terms, size) for terms in cells))
-    if any(i.sends for i in instants):
-        table.add_row("sends", *(_sends(i.sends, size) for i in instants))
+        rows("-", [i.frees for i in instants], "dim")
+    sent = [_sums(i.sends) for i in instants]
+    for key in dict.fromkeys(key for sums in sent for key in sums):
+        op, what, group = key
+        cells = (f"×{sums[key][0]:,} {figure(sums[key][1], size)}" if key in sums else "" for sums in sent)
+        table.add_row(f"> {op} of {what} ({group})", *cells)
     return table
 
 
-def _list(terms: tuple[Term, ...], size: int) -> Text:
-    return Text("\n".join(f"{t.name} {figure(t.bytes, size)}" for t in terms) or "-")
-
-
-def _sends(collectives: tuple[Collective, ...], size: int) -> Text:
-    """One line for each operation on one thing, its calls and bytes summed."""
+def _sums(collectives: tuple[Collective, ...]) -> dict[tuple[str, str, str], tuple[int, int]]:
+    """Calls and bytes of each operation on one thing in one group."""
     sums: dict[tuple[str, str, str], tuple[int, int]] = {}
     for c in collectives:
         key = (c.op, c.what, c.group)
         calls, sent = sums.get(key, (0, 0))
         sums[key] = calls + c.count, sent + c.sent_bytes
-    lines = [f"{op} {what} ({group}) ×{calls:,}: {figure(sent, size)}" for (op, what, group), (calls, sent) in sums.items()]
-    return Text("\n".join(lines) or "-")
+    return sums
 
 
 def answer(question: str, job: Job, candidate: Estimate, unit: str, size: int) -> str:
