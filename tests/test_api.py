@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 import subprocess
 import sys
 from itertools import permutations
@@ -151,3 +152,9 @@ def test_models_by_name_and_by_path(tmp_path: Path) -> None:
 def test_stages_that_are_none(stage: Any) -> None:
     with pytest.raises(ValueError, match="is not a stage of paper; it has 0, 1, 2, 3"):
         zc.estimate(zc.Job.model_validate(JOB), stage=stage)
+
+
+def test_answers_can_be_sent_to_another_process() -> None:
+    job = zc.Job.model_validate({"model": "llama-3-8b", "cluster": {"gpus": 8, "gpu": "h100-80g"}, "training": {"seq": 2048}})
+    answer = zc.plan(job)
+    assert zc.to_json(pickle.loads(pickle.dumps(answer))) == zc.to_json(answer)

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.running import refused, run
+from zerocalc import load_model
 from zerocalc.document import plain
 from zerocalc.estimator import estimate
 from zerocalc.ledger import STATE_KINDS
@@ -178,6 +179,14 @@ def test_configurations_say_over_how_many_ranks_experts_are_dealt() -> None:
     speed = run(*without_tp.split(), "deepspeed", "--stage", "2").out
     assert json.loads(speed)["expert_parallel"] == {"enabled": True, "autoep_size": 4, "expert_tensor_parallel_size": 1}
     assert refused(run(*without_tp.split(), "fsdp2", "--stage", "3")).startswith("error: --ep: fsdp2 does not deal experts")
+
+
+def test_a_quantised_checkpoint_that_is_trained_as_a_whole_has_experts_to_deal() -> None:
+    model = {**load_model("gpt-oss-20b").model_dump(mode="json"), "quantised": "mxfp4"}
+    assert Job.model_validate({"model": model, "cluster": {"gpus": 8}, "parallel": {"ep": 4}}).experts_apart
+    lora = ["plan", "--model", "gpt-oss-20b", "--gpus", "8", "--seq", "1024", "--lora-rank", "8", "--framework", "torch-ddp", "--quantise"]
+    assert "trains nothing over MXFP4" in " ".join(run(*lora, "mxfp4").out.split())
+    assert "trains nothing over MXFP4" not in " ".join(run(*lora, "none").out.split())
 
 
 @pytest.mark.parametrize(

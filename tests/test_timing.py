@@ -271,3 +271,15 @@ def test_time_in_a_plan() -> None:
 )
 def test_what_is_refused(flags: str, words: str) -> None:
     assert refused(run(*["plan", "--model", "gpt2", "--gpus", "8", "--seq", "512"], *flags.split())).startswith(f"error: {words}")
+
+
+def test_the_peak_in_16_bits_is_not_that_in_fp32() -> None:
+    line = "plan --model llama-3-8b --gpus 8 --node dgx-h100 --seq 2048 --stage 3"
+    out = " ".join(run(*line.split(), "--recipe", "fp32-adam").out.split())
+    assert "time is unknown: presets have GPUs' peaks in 16 bits, and recipe fp32-adam computes in fp32" in out
+    assert "time per step" not in out
+
+
+def test_a_network_that_hides_nothing_is_told() -> None:
+    line = "plan --model llama-3-70b --gpus 64 --node a3-high --seq 1024 --framework deepspeed --recompute full --stage 3"
+    assert "no bandwidth between nodes hides all" in " ".join(run(*line.split()).out.split())

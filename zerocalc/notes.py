@@ -15,18 +15,23 @@ MUCH_PADDING = 0.02
 
 def _time_needs(job: Job) -> str:
     """What is missing for the time of a step."""
-    gpu = job.cluster.gpu
+    gpu, zero, cluster = job.cluster.gpu, job.zero, job.cluster
     if gpu is None or gpu.bf16_dense_flops_per_second is None or gpu.memory_bytes_per_second is None:
-        return "time is unknown: the GPU's speed is not among its figures"
-    if job.zero.offload_optimizer != "none" and job.cluster.cpu_bytes_per_second is None:
-        return "time is unknown: --cpu-bandwidth 400GB/s says what a host's memory carries, where the optimizer's step runs"
-    if "nvme" in (job.zero.offload_optimizer, job.zero.offload_params) and job.cluster.nvme_bytes_per_second_per_gpu is None:
-        return "time is unknown: --nvme-bandwidth 25GB/s says what a node's drives read or write together"
-    if (job.zero.offloads or job.zero.checkpoints_on_host) and job.cluster.host_bytes_per_second_per_gpu is None:
-        return "time is unknown: the GPU's link to its host is not among its figures"
-    if job.cluster.intra_node_bytes_per_second is None:
-        return "time is unknown: --intra-node 450GB/s says what a GPU sends inside its node"
-    return "time is unknown: --node, or --inter-node 3200Gbps, says what a node's network cards send together"
+        lacking = "memory's bandwidth" if gpu is not None and gpu.bf16_dense_flops_per_second is not None else "speed"
+        needs = f"the GPU's {lacking} is not among its figures (a TOML file of your own can say it)"
+    elif cluster.peak_flops_per_second(job.recipe.compute) is None:
+        needs = f"presets have GPUs' peaks in 16 bits, and recipe {job.recipe.name} computes in {job.recipe.compute}"
+    elif zero.offload_optimizer != "none" and cluster.cpu_bytes_per_second is None:
+        needs = "--cpu-bandwidth 400GB/s says what a host's memory carries, where the optimizer's step runs"
+    elif "nvme" in (zero.offload_optimizer, zero.offload_params) and cluster.nvme_bytes_per_second_per_gpu is None:
+        needs = "--nvme-bandwidth 25GB/s says what a node's drives read or write together"
+    elif (zero.offloads or zero.checkpoints_on_host) and cluster.host_bytes_per_second_per_gpu is None:
+        needs = "the GPU's link to its host is not among its figures"
+    elif cluster.intra_node_bytes_per_second is None:
+        needs = "--intra-node 450GB/s says what a GPU sends inside its node"
+    else:
+        needs = "--node, or --inter-node 3200Gbps, says what a node's network cards send together"
+    return f"time is unknown: {needs}"
 
 
 def notes_on(job: Job, candidates: list[Estimate]) -> list[str]:
@@ -62,7 +67,7 @@ def notes_on(job: Job, candidates: list[Estimate]) -> list[str]:
         notes.append("deferring gradient reduction changes nothing with one micro-batch a step")
     if job.training.recompute == "selective" and job.training.attention == "flash" and job.model.has_attention:
         notes.append("selective recomputation saves next to nothing over flash attention, which keeps no scores")
-    notes += _padding(job)
+    notes += _padding(job) + _untrained(job)
     if job.parallel.tp > job.cluster.gpus_per_node:
         notes.append(
             f"tensor parallelism over {job.parallel.tp} GPUs leaves the node of {job.cluster.gpus_per_node}: its all-reduces cross the network"
@@ -83,6 +88,12 @@ def _padding(job: Job) -> list[str]:
                 "add less"
             ]
     return []
+
+
+def _untrained(job: Job) -> list[str]:
+    """Why nothing is trained over a base that is kept so."""
+    quantised, some = job.model.quantised, job.model.lora is not None or job.model.trainable
+    return [f"{quantised.untrained}: --quantise none counts that"] if quantised is not None and quantised.untrained and some else []
 
 
 def _offload_notes(job: Job, candidates: list[Estimate]) -> list[str]:

@@ -75,11 +75,12 @@ def efficiencies(job: Job, holds: Rank) -> list[Efficiency]:
     Of parameters, gradients and optimizer states only where all is trained, as [Inf]'s intensities take it.
     """
     gpu, seq = job.cluster.gpu, job.training.seq
-    if gpu is None or gpu.bf16_dense_flops_per_second is None or not seq:
+    fastest = job.cluster.peak_flops_per_second(job.recipe.compute)
+    if gpu is None or fastest is None or not seq:
         return []
     zero, micro_batch = job.zero, job.training.micro_batch
     share = job.training.kernel_efficiency or job.cluster.kernel_efficiency[0]
-    peak, tokens = gpu.bf16_dense_flops_per_second * share, max(1, seq // job.parallel.cp)
+    peak, tokens = fastest * share, max(1, seq // job.parallel.cp)
     host, out = job.cluster.host_bytes_per_second_per_gpu, []
 
     def add(what: str, intensity: float, ranks: int, bandwidth: float | None) -> None:

@@ -59,7 +59,7 @@ def timing(job: Job, work: Work | None, holds: Rank, stage: int, schedule: Sched
     ``stage``: as which the recipe's rows are sharded. Pipeline stages are taken to compute alike.
     """
     gpu = job.cluster.gpu
-    peak = gpu.bf16_dense_flops_per_second if gpu else None
+    peak = job.cluster.peak_flops_per_second(job.recipe.compute)
     if work is None or gpu is None or peak is None or not gpu.memory_bytes_per_second:
         return None
     transfers, update = _transfers(job, schedule), _update(job, holds, stage)

@@ -43,7 +43,7 @@ FLAGS = (
     Flag("--lora-targets", "model.lora.targets", "NAMES|all-linear", "Layers with adapters: q_proj,v_proj (default: PEFT's).", MODEL),
     Flag("--lora-dtype", "model.lora.dtype", "fp32|bf16|fp16", "Dtype of the adapters (default fp32, as PEFT makes them).", MODEL),
     Flag("--lora-dropout", "model.lora.dropout", "FRACTION", "Dropout before the adapters (default 0).", MODEL),
-    Flag("--quantise", "model.quantised", "NAME|FILE", "Format of a frozen base: nf4, nf4-double, int8, fp8, gptq-4bit.", MODEL, "quantisations"),
+    Flag("--quantise", "model.quantised", "NAME|FILE|none", "Format of a frozen base: nf4, nf4-double, int8, fp8, gptq.", MODEL, "quantisations"),
     Flag("--blocks", "model.blocks", "N", "Equal blocks that --params is cut into, for gathers at stage 3.", MODEL),
     Flag("--kind", "model.kind", "gpt2|llama", "Kind of the layers described by the flags below (default gpt2).", MODEL),
     Flag("--layers", "model.layers", "N", "Transformer layers.", MODEL),

@@ -147,8 +147,14 @@ def validated(
         raise UserError(f"{where} {presets.label(name)}: {field + ': ' if field else ''}{text}") from None
 
 
+NO_QUANTISATION = "none"
+"""What --quantise takes for a model in 16 bits whatever its config.json says."""
+
+
 def _named(kind: str, name: str, where: str, file: str = "", counter: str | None = None) -> Any:
     """The table that a name stands for; ``where`` is what errors begin with, ``file`` what they end with, ``counter`` who counts a config."""
+    if kind == "quantisations" and name == NO_QUANTISATION:
+        return None
     try:
         if not name.strip():
             raise PresetError(f"{name!r} is no name of a preset or a file (zerocalc presets {kind} lists them)")

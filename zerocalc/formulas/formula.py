@@ -5,7 +5,8 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Callable, Mapping
-from typing import Generic, ParamSpec, TypeVar
+from importlib import import_module
+from typing import Any, Generic, ParamSpec, TypeVar
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -28,6 +29,10 @@ class Written(Generic[P, R]):
         self.source = source
         self.symbols = dict(symbols)
 
+    def __reduce__(self) -> tuple[Callable[[str, str], Any], tuple[str, str]]:
+        """Found again by its name: an answer can be sent to another process."""
+        return _named, (self.function.__module__, self.function.__qualname__)
+
     def __call__(self, *args: P.args, **inputs: P.kwargs) -> R:
         """The result for ``inputs``."""
         return self.function(*args, **inputs)
@@ -43,6 +48,10 @@ class Written(Generic[P, R]):
             return f"{value:,}" if isinstance(value, int) else f"{value:,.6g}"
 
         return _SYMBOL.sub(number, self.text)
+
+
+def _named(module: str, name: str) -> Any:
+    return getattr(import_module(module), name)
 
 
 class Formula(Written[P, int]):

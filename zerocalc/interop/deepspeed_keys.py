@@ -25,6 +25,7 @@ class Knob:
     """A key of ``zero_optimization`` that costs memory or traffic: our field, DeepSpeed's default, the stages that it means something to.
 
     ``negated``: our field says the opposite. Our default stands for DeepSpeed's. ``removed_in``: the version that refuses the key.
+    ``at_least``: a smaller value does what this one does.
     """
 
     field: str
@@ -32,9 +33,11 @@ class Knob:
     stages: tuple[int, ...] = (1, 2, 3)
     negated: bool = False
     removed_in: str | None = None
+    at_least: int | None = None
 
     def ours(self, value: int | bool) -> Any:
         """What our field holds for a value of DeepSpeed's."""
+        value = value if self.at_least is None else max(value, self.at_least)
         return Zero.model_fields[self.field].default if value == self.default else not value if self.negated else value
 
     def theirs(self, job: Job) -> Any:
@@ -51,7 +54,7 @@ KNOBS = {
     "allgather_partitions": Knob("allgather_partitions", True, (1, 2)),
     "contiguous_gradients": Knob("contiguous_gradients", True),
     "round_robin_gradients": Knob("round_robin_gradients", False, (1, 2)),
-    "sub_group_size": Knob("sub_group_size", 1_000_000_000, (3,)),
+    "sub_group_size": Knob("sub_group_size", 1_000_000_000, (3,), at_least=1),
     "stage3_prefetch_bucket_size": Knob("prefetch_bucket_size", 50_000_000, (3,)),
     "stage3_max_live_parameters": Knob("max_live_parameters", 1_000_000_000, (3,)),
     "stage3_max_reuse_distance": Knob("max_reuse_distance", 1_000_000_000, (3,)),

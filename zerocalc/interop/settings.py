@@ -58,7 +58,10 @@ class Known:
         plain = self.whole("model.hidden")
         if plain is not None:
             return plain
-        found = set(_hidden_sizes(self.value("model.stack")))
+        stack = self.value("model.stack")
+        found = set(_hidden_sizes(stack))
+        if len(found) > 1:  # with a tower for images or sound: that of the text, which the last head reads
+            found = {dim for module in _inside(stack, ["after"]) or () if isinstance(dim := _inside(module, ["values", "dim"]), int)}
         return found.pop() if len(found) == 1 else None
 
 

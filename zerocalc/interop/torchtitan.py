@@ -33,6 +33,15 @@ SCHEDULES = {"1f1b": "1", "interleaved1f1b": "2"}
 """Pipeline schedules, and the chunks of layers on each stage unless ``pipeline_parallel_layers_per_stage`` says otherwise."""
 MODES = {"none": "none", "full": "full", "selective": "selective"}
 
+OLD_SPELLINGS = {
+    "training": {
+        "batch_size": "training.local_batch_size",
+        "data_parallel_degree": "parallelism.data_parallel_shard_degree",
+        **{key: f"parallelism.{key}" for key in ("data_parallel_shard_degree", "data_parallel_replicate_degree", "tensor_parallel_degree")},
+    },
+    "experimental": {key: f"parallelism.{key}" for key in ("context_parallel_degree", "pipeline_parallel_degree", "pipeline_parallel_schedule")},
+}
+"""Keys of torchtitan before 0.1 and where they stand today: passed over, they would leave another job."""
 FREE_TABLES = (
     *("job", "profiling", "metrics", "lr_scheduler", "checkpoint", "comm", "fault_tolerance", "validation", "debug", "memory_estimation"),
     "quantize",
@@ -57,6 +66,11 @@ FREE = {
 def read(table: dict[str, Any], known: Known, settings: Settings) -> None:
     """Read a configuration into ``settings``. Raises `FieldError` with the key for a path."""
     root = Section(table, settings)
+    for name, keys in OLD_SPELLINGS.items():
+        old = Section(root.table[name], settings, name) if isinstance(root.table.get(name), dict) else None
+        for key, today in keys.items():
+            if old is not None and old.table.get(key) not in (None, 1):
+                raise old.wrong(key, f"is an old spelling; torchtitan calls it {today} today")
     _model(root, known, settings)
     _parallelism(root.section("parallelism"), known, settings)
     _training(root.section("training"), root.section("parallelism"), known.over(settings.items), settings)

@@ -327,7 +327,7 @@ def _network(plan: Plan) -> list[tuple[str, str]]:
     chosen = [c for c in plan.candidates if plan.recommended is not None and c.name == plan.recommended.name] or list(plan.candidates[-1:])
     cluster = plan.job.cluster
     there = cluster.inter_node or (cluster.node.network_bytes_per_second if cluster.node else None)
-    words = network_words(chosen[0].time, there) if chosen[0].time is not None else None
+    words = network_words(chosen[0].time, there, bool(chosen[0].communication.inter_node_bytes_per_gpu)) if chosen[0].time is not None else None
     return [("network", words)] if words else []
 
 

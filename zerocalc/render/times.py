@@ -6,6 +6,8 @@ from zerocalc.ledger import record
 from zerocalc.results import Plan, Timing
 
 MINUTE, HOUR = 60.0, 3600.0
+LEAST_BANDWIDTH = 0.1e9
+"""Bytes a second; what less than this hides, any network does."""
 
 
 @record
@@ -41,19 +43,23 @@ def time_rows(plan: Plan) -> list[TimeRow]:
     return rows
 
 
-def network_words(time: Timing, there: int | None) -> str | None:
+def network_words(time: Timing, there: int | None, crosses: bool) -> str | None:
     """Whether it is the network: what waits whatever its bandwidth, and from which on computing hides the rest; ``there``: what a node has.
 
-    ``None`` where nothing that computing could hide crosses nodes.
+    ``None`` where nothing ``crosses`` nodes, or all of it is hidden by what is there.
     """
     needed, alone, total = time.hidden_above_bytes_per_second_per_node, time.unhidable_communication_seconds, time.communication_seconds
-    if needed is None:
-        return None
-    unit = _unit(total)
+    exposed, unit = time.exposed_communication_seconds, _unit(total)
     has = f"; a node's have {there / 1e9:,.1f} GB/s" if there else ""
+    beside = f"of {_in(unit, total)} of traffic {_in(unit, alone)} have no computing beside them" if alone else f"{_in(unit, total)} of traffic"
+    if needed is None:
+        if not crosses or exposed <= alone:
+            return f"{beside}" if crosses and alone else None
+        return f"{beside}, {_in(unit, exposed)} are waited for; no bandwidth between nodes hides all: hops and what stays inside take too long{has}"
+    if needed < LEAST_BANDWIDTH:
+        return f"{beside}; computing hides {'the rest' if alone else 'them'} over any network"
     enough = f"{needed / 1e9:,.1f} GB/s a node ({8 * needed / 1e9:,.0f} Gbps, all its network cards)"
-    waits = f"of {_in(unit, total)} of traffic {_in(unit, alone)} have no computing beside them" if alone else f"{_in(unit, total)} of traffic"
-    return f"{waits}; computing hides {'the rest' if alone else 'them'} from {enough} on{has}"
+    return f"{beside}; computing hides {'the rest' if alone else 'them'} from {enough} on{has}"
 
 
 def _unit(longest: float) -> tuple[str, float, float]:

@@ -14,7 +14,7 @@ DEFAULT_GPUS_PER_NODE = 8
 
 KERNEL_EFFICIENCY = 0.55
 """Share of the dense peak that kernels reach while they compute, where a GPU's preset has none."""
-KERNEL_EFFICIENCY_NOTE = "an A100's in [SP] Table 5, over whole steps of large models"
+KERNEL_EFFICIENCY_NOTE = "an A100's in [SP] Table 5, over whole steps of large models; taken as the same here"
 
 
 class Gpu(Spec):
@@ -134,6 +134,10 @@ class Cluster(Spec):
         if gpu is None or gpu.kernel_efficiency is None:
             return KERNEL_EFFICIENCY, KERNEL_EFFICIENCY_NOTE
         return gpu.kernel_efficiency, gpu.kernel_efficiency_note or gpu.source
+
+    def peak_flops_per_second(self, dtype: str) -> int | None:
+        """The GPU's dense peak in a dtype; ``None`` where it is not known, as in fp32."""
+        return self.gpu.bf16_dense_flops_per_second if self.gpu and dtype in ("bf16", "fp16") else None
 
     @property
     def intra_node_bytes_per_second(self) -> int | None:

@@ -99,7 +99,7 @@ class Job(Spec):
     def _cut_by_stage(self) -> bool:
         """Whether it is known what one stage of a pipeline holds."""
         m = self.model
-        return not m.is_bare and m.lora is None and m.quantised is None and m.trainable is None
+        return not m.is_bare and m.lora is None and m.trainable is None  # a quantised model that is all trained is trained as before
 
     @property
     def expert_tensor_parallel(self) -> int:
@@ -227,7 +227,7 @@ class Job(Spec):
             self._check_stages_of_pipeline(m.layer_count)
         if p.pipeline_stage is not None and not self._cut_by_stage:
             raise FieldError(
-                "parallel.pipeline_stage", "needs an architecture that is trained as a whole: no bare count, no adapters, no quantised base"
+                "parallel.pipeline_stage", "needs an architecture that is trained as a whole: no bare count, no adapters, no frozen base"
             )
         if p.ep > 1 or p.etp is not None:
             self._check_experts()

@@ -25,6 +25,7 @@ class Quantisation(Spec):
     beside each, packed over the outputs; with ``nested``, one further scale of ``nested_bytes`` for so many scales. ``index_bytes``: for each input.
     ``tensor_bytes``: for each tensor, such as codebooks.
     ``parts``: whether all linear layers are quantised, a plain decoder's, or routed experts only.
+    ``untrained``: why nothing can be trained over a base that is kept so, where that is known.
     ``kept``: what stays as it was, by the names of tensors: everywhere, or in so many layers of each group.
     ``bits`` are ``None`` where only the name is known.
     """
@@ -44,6 +45,7 @@ class Quantisation(Spec):
     index_bytes: Small = 0
     tensor_bytes: Small = 0
     parts: Literal["linear", "decoder", "experts"] = "linear"
+    untrained: Annotated[str, Field(max_length=300)] | None = None
     kept: Annotated[dict[str, StrictBool | tuple[Layers, ...]], Field(max_length=100)] = Field(default_factory=dict)
 
 
