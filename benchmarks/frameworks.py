@@ -77,11 +77,18 @@ LEFT_OUT: dict[str, list[str]] = {
     ],
     "fsdp1": [
         "Memory beside states is taken as FSDP2's, which was measured. Clipping: one all-reduce of 4 bytes.",
+        "use_orig_params is taken as True, which starts each tensor at 16 bytes; False packs them: at most 7 elements a tensor less in each "
+        "gather and reduction. Adam's states have no such gaps in either case. NO_SHARD's states are counted without them.",
+        "With recomputation that stops early (not reentrant) the adapter of a layer's last projection is gathered once more, not twice, for "
+        "backward: its second matrix, r times its outputs a layer.",
         "Adapters in one unit with their layer (use_orig_params without PEFT's fsdp_auto_wrap_policy): gradients of the whole unit would be "
         "made and reduced.",
     ],
     "fsdp2": [
-        "reshard_after_forward as a number (secondary_group): read from its source, not recorded.",
+        "A root that is told to reshard too (fully_shard(model, reshard_after_forward=True)): backward gathers it again, P outside the layers.",
+        "Adapters in another dtype than the base where no MixedPrecisionPolicy casts both: a unit is gathered as bytes, with its adapters in their "
+        "own dtype; counted in compute's (two bytes an adapter's parameter less).",
+        "set_requires_all_reduce (hybrid sharding that reduces within groups each micro-batch and across them once a step): counted each time.",
         "Offload is as the source says, not recorded; the fp32 shard of a layer that is on its way to a gather is not counted.",
         "The recomputed layer's own working set in block backward: up to 1.4 % of the peak in recorded runs.",
         "Clipping: one all-reduce of 4 bytes. The allocator, NCCL's buffers and kernels' workspace.",
@@ -90,7 +97,8 @@ LEFT_OUT: dict[str, list[str]] = {
     "megatron": [
         "Transformer Engine's and Apex's buffers: only the local specification was recorded.",
     ],
-    "torch-ddp": ["Buffers (batch norms): broadcast before each synced forward, as many bytes as they have.", "The first step uses one bucket."],
+    "torch-ddp": ["Buffers (batch norms): broadcast before each synced forward, as many bytes as they have.", "The first step uses one bucket.",
+                  "Pipeline stages: buckets of a stage's share of each tensor."],
     "paper": ["What implementations differ in: that is what the other frameworks are for."],
 }  # fmt: skip
 
@@ -149,6 +157,8 @@ def _stage(stage: FrameworkStage) -> Iterator[str]:
     until = MOMENTS[stage.gradients_until]
     unless = "".join(f", unless {option} is set" for option in stage.gradients_unless)
     since = f" from {MOMENTS[stage.gradients_from]} on, in one buffer," if stage.gradients_from else ""
+    if stage.waiting_dtype is not None:
+        until += f" (while defer_grad_sync puts their reduction off: whole, in the dtype: {stage.waiting_dtype})"
     yield f"Gradients are reduced once a {OFTEN[stage.sync]} and live{since} until {until}{unless}; {PADS[stage.pads]}.{other}\n"
     if stage.holds:
         yield "| holds | of | from | to | only |\n|---|---|---|---|---|"

@@ -67,6 +67,18 @@ def test_states_are_what_was_recorded(run: dict[str, Any]) -> None:
     assert {name: sum(t.bytes for t in terms if t.kind == kind) for name, kind in kinds.items()} == run["states"]
 
 
+WAITING = [run for run in RUNS if "between_micro_batches" in run]
+
+
+@pytest.mark.parametrize("run", WAITING, ids=[f"{run['source']}-{run['name']}".replace(" ", "-") for run in WAITING])
+def test_gradients_that_wait_are_what_was_recorded(run: dict[str, Any]) -> None:
+    """Whole until they are reduced, then a rank's share."""
+    terms = [t for t in answer(run).memory.gpu.terms if t.kind == "gradients"]
+    assert sum(t.bytes for t in terms if "backward_end" in t.moments) == run["between_micro_batches"]
+    optimizer = sum(t.bytes for t in answer(run).memory.gpu.terms if t.kind == "optimizer")
+    assert sum(t.bytes for t in terms if "step" in t.moments) == optimizer // 2
+
+
 STAGES = [(name, stage["stage"]) for name in presets.names("frameworks") for stage in presets.load("frameworks", name)["stages"]]
 
 

@@ -35,6 +35,16 @@ def shard_bytes(*, parameters: int, shards: int, bytes_per_parameter: int) -> in
     return ceil_div(parameters, shards) * bytes_per_parameter
 
 
+@formula("max(0, Ψ·B − s)", "kept whole until they are reduced", Ψ="parameters", B="bytes_per_parameter", s="share_bytes")
+def waiting_bytes(*, parameters: int, bytes_per_parameter: int, share_bytes: int) -> int:
+    """Bytes of gradients beyond a rank's share of them while they wait, whole and perhaps in another dtype, for a deferred reduction.
+
+    >>> waiting_bytes(parameters=1000, bytes_per_parameter=2, share_bytes=500)
+    1500
+    """
+    return max(0, parameters * bytes_per_parameter - share_bytes)
+
+
 @formula("⌈⌈Ψ/N_d⌉/g⌉·B", "blockwise quantisation, arXiv 2110.02861 §2", Ψ="parameters", N_d="shards", g="parameters_per_item", B="bytes_per_item")
 def scale_bytes(*, parameters: int, shards: int, parameters_per_item: int, bytes_per_item: int) -> int:
     """Bytes per rank of one value kept for every ``parameters_per_item`` parameters, such as a quantisation scale.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from zerocalc.formulas.states import owner_bytes, scale_bytes, shard_bytes, whole_bytes
+from zerocalc.formulas.states import owner_bytes, scale_bytes, shard_bytes, waiting_bytes, whole_bytes
 from zerocalc.ledger import MOMENTS, Block, Kind, Moment, Term, block, span, term
 from zerocalc.modules.rank import Rank
 from zerocalc.spec.recipe import DTYPE_BYTES, Recipe, StateRow
@@ -37,6 +37,7 @@ def states(
     *,
     accumulates: bool,
     whole_gradients: bool,
+    waiting_dtype: str | None = None,
     owner_blocks: int | None,
     since: Moment | None = None,
     until: Moment = "step",
@@ -45,7 +46,8 @@ def states(
 ) -> Block:
     """The state rows of one rank at a stage.
 
-    ``accumulates``: gradients outlive a micro-batch. ``whole_gradients``: kept whole whatever the stage, because reduction is deferred.
+    ``accumulates``: gradients outlive a micro-batch. ``whole_gradients``: kept whole until the last backward whatever the stage, because reduction
+    is deferred; in ``waiting_dtype``, if not in their own.
     ``owner_blocks``: into how many blocks the parameters are cut where each block has one owner. ``since``, ``until``: the first
     moment of gradients, where they are not made in backward, and the last. ``late``: elements whose gradients are reduced last, after the
     last layer's backward. ``gradients``: whether the recipe's rows hold.
@@ -60,8 +62,6 @@ def states(
             continue  # such copies exist in gathered units only
         if kind == "gradients" and not gradients:
             continue
-        if kind == "gradients" and whole_gradients:
-            sharded = False
         elements = rank.shardable(of) if sharded else rank.elements(of)
         if rank.stored is not None and kind == "weights" and of in BASE:
             terms.append(_base(row, rank.stored, rank.split, shards if sharded else 1))
@@ -72,6 +72,11 @@ def states(
                 elements -= late
                 terms.append(_row(row, kind, ("step",), assumption, late, shards, None, name=f"{row.name} reduced last"))
             terms.append(_row(row, kind, moments, assumption, elements, shards if sharded else 1, owner_blocks if stage == 3 else None))
+            if kind == "gradients" and sharded and whole_gradients:
+                terms.append(term(
+                    f"{row.name} not reduced yet", kind, span("forward", "backward_end"), waiting_bytes, parameters=rank.elements(of),
+                    bytes_per_parameter=DTYPE_BYTES[waiting_dtype or row.dtype], share_bytes=terms[-1].bytes,
+                ))  # fmt: skip
     assumptions = rank.adapters.notes if rank.adapters is not None else ()
     assumptions += (f"recipe {recipe.name}: {recipe.note}",) if recipe.note else ()
     if rank.stored is not None:

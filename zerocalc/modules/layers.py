@@ -99,6 +99,13 @@ def shapes(modules: Iterable[Module]) -> list[tuple[int, ...]]:
     return [shape for _, shape, _ in _rows(modules)]
 
 
+def listed_last(module: Module) -> bool:
+    """Whether a layer lists a module behind those that are called after it: Hugging Face's layers list RMSNorms behind attention and MLP; what lists
+    norms in the order of the forward pass has biases in them.
+    """
+    return module.component == "norms" and len(module.parameter_rows) == 1
+
+
 def elements(modules: Iterable[Module], tensor_parallel: int = 1) -> int:
     """Parameters of some modules, or a tensor-parallel rank's part of them [elements]."""
     if tensor_parallel == 1:

@@ -252,9 +252,10 @@ class _Choice:
         """Rows of one name are parts of one layer that share its input."""
         name, shape, linear = rows[0]
         tensors = tuple([row[0] for row in rows])
-        outer = sum([row[1][-2] for row in rows])
         copies = math.prod(shape[:-2])
-        return Adapted(path, tensors, self.rank(module.name, name, linear), shape[-1], outer, copies, copies * module.used // module.experts)
+        out, inner = (-1, -2) if module.transposed and copies == 1 else (-2, -1)  # experts that are one tensor are adapted as it lies
+        outer = sum([row[1][out] for row in rows])
+        return Adapted(path, tensors, self.rank(module.name, name, linear), shape[inner], outer, copies, copies * module.used // module.experts)
 
     def check(self) -> tuple[str, ...]:
         """The targets that name no layer. Raises `FieldError` where all of them do, or where one names a part of what is counted together."""

@@ -24,12 +24,13 @@ def moe(
     ``layout``: all experts in one tensor, ``fused`` (experts, out, in) or ``transposed`` (experts, in, out), or ``each`` in its own.
     ``correction_bias``: a learned score an expert (DeepSeek-V3, arXiv 2412.19437 §2.1.2). ``shared_ffn``: the width of the shared experts together.
     """
-    modules = [Module("experts", "experts", _experts(hidden, experts, ffn, gated, bias, layout), saved, top_k, experts, layout == "transposed")]
+    modules: list[Module] = []
     gate = linear("router", experts, hidden, bias=router_bias) if router else ()
     if correction_bias:
         gate += (("router.correction_bias", (experts,), False),)
     if gate:
         modules.append(Module("router", "experts", gate))
+    modules.append(Module("experts", "experts", _experts(hidden, experts, ffn, gated, bias, layout), saved, top_k, experts, layout == "transposed"))
     if shared_ffn:
         shared = matrices(hidden=hidden, ffn=shared_ffn, gated=gated, bias=shared_bias)
         modules.append(Module(SHARED, "experts", shared + (linear("shared_gate", 1, hidden) if shared_gate else ())))

@@ -18,8 +18,9 @@ ALIGNED_START, ALIGNED_END = 64, 128
 def padded(shapes: Iterable[Shape], rule: str, shards: int, item_bytes: int) -> int:
     """Elements of some tensors, gathered in a dtype of ``item_bytes``, as a framework shards them over ``shards`` ranks.
 
-    ``first_dimension`` rounds each tensor's first size up (FSDP2), ``tensor`` each tensor (DeepSpeed stage 3), ``flat`` all together with each at an
-    aligned start (FSDP1), ``flat_twice`` all together to twice the ranks (DeepSpeed stages 1 and 2), ``aligned`` as Megatron's buffers.
+    ``first_dimension`` rounds each tensor's first size up (FSDP2), ``tensor`` each tensor (DeepSpeed stage 3), ``flat`` all together, in the order
+    in which they are listed, with each at an aligned start (FSDP1), ``flat_twice`` all together to twice the ranks (DeepSpeed stages 1 and 2),
+    ``aligned`` as Megatron's buffers.
 
     >>> padded([(1001, 60)], "first_dimension", 8, 2)  # 126 rows on each of 8 ranks
     60480
@@ -30,7 +31,7 @@ def padded(shapes: Iterable[Shape], rule: str, shards: int, item_bytes: int) -> 
     if rule == "tensor":
         return sum([_up(size, shards) for size in sizes])
     if rule == "flat":
-        return _up(sum([_up(size, FLAT_ALIGNMENT_BYTES // item_bytes) for size in sizes]), shards)
+        return _up(sum([_up(size, FLAT_ALIGNMENT_BYTES // item_bytes) for size in sizes[:-1]]) + sum(sizes[-1:]), shards)
     if rule == "flat_twice":
         return _up(sum(sizes), 2 * shards)
     if rule == "aligned":

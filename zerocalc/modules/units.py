@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Literal
 
 from zerocalc.formulas.formula import ceil_div
 from zerocalc.ledger import record, replaced
-from zerocalc.modules.layers import Architecture, elements, shapes
+from zerocalc.modules.layers import Architecture, elements, listed_last, shapes
 from zerocalc.modules.padding import Shape, padded
 from zerocalc.spec.job import Job
 
@@ -75,7 +75,7 @@ def rounded_up(
     """Units with the elements that a framework makes of them, and of their adapters, tensor by tensor."""
     before, after = shapes(arch.before), shapes(arch.after)
     by_place: dict[Place, list[Shape]] = {"root": before + after, "embedding": before, "head": after}
-    layers = {elements(modules): shapes(modules) for _, modules in arch.groups}
+    layers = {elements(modules): shapes(sorted(modules, key=listed_last)) for _, modules in arch.groups}
     found = [by_place[u.place] if u.place in by_place else layers[u.elements] for u in cut]  # an end may hold nothing
     up = [replaced(u, padded=padded(own, rule, shards, item_bytes)) for u, own in zip(cut, found, strict=True)]
     if adapters is None:

@@ -9,7 +9,7 @@ from zerocalc.formulas.buffers import touched
 from zerocalc.formulas.formula import ceil_div
 from zerocalc.formulas.windows import Gathers, Layers, Node, Stack, Windows, gathers
 from zerocalc.modules.base import Module
-from zerocalc.modules.layers import Architecture, on_rank
+from zerocalc.modules.layers import Architecture, listed_last, on_rank
 from zerocalc.modules.rank import Rank
 from zerocalc.spec.job import Job
 
@@ -70,10 +70,7 @@ def stack(job: Job, arch: Architecture) -> Stack:
 
 
 def tensors(job: Job, arch: Architecture) -> tuple[list[int], list[int]]:
-    """The sizes of all tensors in the order of the forward pass [elements], and their numbers in the order in which the model lists them.
-
-    Hugging Face's layers with RMSNorms list these behind attention and MLP; what lists them in the order of the forward pass has biases in its norms.
-    """
+    """The sizes of all tensors in the order of the forward pass [elements], and their numbers in the order in which the model lists them."""
     split = job.parallel.tp
     sizes: list[int] = []
     listed: list[int] = []
@@ -82,16 +79,25 @@ def tensors(job: Job, arch: Architecture) -> tuple[list[int], list[int]]:
         order: list[int] = []
         late: list[int] = []
         for module in modules:
-            rows = [row for _, numbers in _called(module) for row in numbers]
+            rows = [row for _, numbers in _called(module) for row in _copied(job, module, numbers)]
             places = {row: len(own) + place for place, row in enumerate(rows)}
             own += [on_rank(module.parameter_rows[row], split) for row in rows]
-            behind = in_layer and module.component == "norms" and len(rows) == 1
-            (late if behind else order).extend([places[row] for row in range(len(rows))])
+            (late if in_layer and listed_last(module) else order).extend([places[row] for row in range(len(rows))])
         for _ in range(count):
             first = len(sizes)
             listed += [first + number for number in (*order, *late)]
             sizes += own
     return sizes, listed
+
+
+def _copied(job: Job, module: Module, rows: list[int]) -> list[int]:
+    """The tensors of one of a module's own modules so that, read backwards, they are in the order in which their gradients come.
+
+    A linear layer's bias has its gradient before its weight; where both are cast for each product it is the other way round
+    (torch 2.13, recorded; not where weights are kept as (inputs, outputs), whose product is written with its bias first).
+    """
+    swapped = job.recipe.autocast and not module.transposed and any(module.parameter_rows[row][2] for row in rows)
+    return rows[::-1] if swapped else rows
 
 
 def _layers(job: Job, arch: Architecture, split: int) -> Iterator[Layers]:

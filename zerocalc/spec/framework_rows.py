@@ -60,7 +60,8 @@ class Holding(Spec):
     last layer is in backward; at the end of backward: in its last module), and by how much the pass's most goes beyond it (memory/live.py).
     ``accumulated``: from forward on where gradients outlive a micro-batch.
     ``what``: of gradients, only what is trained of the part counts.
-    ``only``: where they do, or where reduction overlaps backward and they do not, or where the recipe keeps gradients in 16 bits.
+    ``only``: where they do, or where reduction overlaps backward and they do not, or where the recipe keeps gradients in 16 bits, or where they are
+    reduced once for several micro-batches, or where they are not.
     ``if_overlapped``: so many times as much where communication overlaps with computing. ``over``: a rank's share is of the ``shards``, or of the
     ``secondary`` group that holds another copy. ``when`` and ``unless``: only where an option is set, or is not; ``device``: only where it is set to
     that. ``beside``: in whose memory it lies: the GPU's, the host's, or that of the optimizer or the parameters, wherever these are. ``pinned``: on
@@ -82,7 +83,7 @@ class Holding(Spec):
     whole: StrictBool = False
     windowed: StrictBool = False
     accumulated: StrictBool = False
-    only: Literal["accumulated", "overlapped", "16-bit gradients"] | None = None
+    only: Literal["accumulated", "overlapped", "16-bit gradients", "deferred", "reduced at once"] | None = None
     if_overlapped: Whole = 1
     over: Literal["shards", "secondary"] = "shards"
     when: Choice | None = None

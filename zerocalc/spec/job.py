@@ -300,8 +300,10 @@ class Job(Spec):
             raise FieldError("zero.grad_sync", "all-reduce is a variant of stage 1, which is not among the stages asked for")
         if z.gather == "broadcast" and 3 not in self.stages:
             raise FieldError("zero.gather", "broadcast is a variant of stage 3, which is not among the stages asked for")
-        if z.defer_grad_sync and not {2, 3} & set(self.stages):
-            raise FieldError("zero.defer_grad_sync", "is for stages 2 and 3; the others reduce once a step anyway")
+        each = [stage.stage for stage in self.framework.stages if stage.sync == "micro_batch"]
+        if z.defer_grad_sync and not set(each) & set(self.stages):
+            only = f"is for stages {', '.join(map(str, each))}; " if each else ""
+            raise FieldError("zero.defer_grad_sync", f"{only}the others reduce once a step anyway")
         if z.secondary_group and 3 not in self.stages:
             raise FieldError("zero.secondary_group", "is a second copy of the weights that stage 3 shards, and stage 3 is not asked for")
         if z.quantised_weights and 3 not in self.stages:

@@ -40,7 +40,11 @@ def framework_traffic(job: Job, rank: Rank, behaviour: FrameworkStage) -> list[C
             elif move.by == "window" and (known := windowed(job, rank)) is not None:
                 out += _windowed(job, rank, behaviour, move, known)
             else:
-                out += _sent(job, rank, behaviour, move, over, _parts(job, rank, behaviour, move), _repeats(job, behaviour, move))
+                repeats = _repeats(job, behaviour, move)
+                out += _sent(job, rank, behaviour, move, over, _parts(job, rank, behaviour, move), repeats)
+                if alone := _adapters_alone(job, rank, move):
+                    word = job.trained_recipe.gather if move.dtype == "gather" else move.dtype
+                    out += _calls(job, rank, behaviour, move, over, alone, repeats, word)
     return out
 
 
@@ -134,12 +138,25 @@ def _parts(job: Job, rank: Rank, behaviour: FrameworkStage, move: Move) -> list[
 def _by_unit(job: Job, rank: Rank, move: Move) -> list[tuple[str, int, int]]:
     chosen = [u for u in rank.units if not move.units or u.place in move.units]
     stepped = move.what == "gradients"
-    if job.framework.adapters == "each" and rank.adapters is not None and rank.split == 1:
-        base = [] if stepped else [(u.name, u.padded or u.elements, u.count) for u in chosen]
-        adapters = rank.tensors("all", trained=True)
-        return base + [("adapter", elements, count) for _, elements, count in grouped(adapters if move.moment == "forward" else adapters[::-1])]
+    if _each_alone(job, rank):
+        return [] if stepped else [(u.name, u.padded or u.elements, u.count) for u in chosen]
     ordered = chosen if move.moment == "forward" else chosen[::-1]
     return [(u.name, rank.size(u, trained=stepped) if move.padded else u.elements, u.count) for u in ordered]
+
+
+def _each_alone(job: Job, rank: Rank) -> bool:
+    """Whether each matrix of an adapter is a unit of its own."""
+    return job.framework.adapters == "each" and rank.adapters is not None and rank.split == 1
+
+
+def _adapters_alone(job: Job, rank: Rank, move: Move) -> list[tuple[str, int, int]]:
+    """As `_parts`, of adapters that are units of their own: recomputation gathers them, inside their layer, once more before backward does."""
+    if move.by != "unit" or not _each_alone(job, rank) or not rank.units[0].known:
+        return []
+    adapters = rank.tensors("all", trained=True)
+    again = move.moment == "backward" and move.what == "weights" and job.training.recompute == "full"
+    times = 2 if again else 1
+    return [("adapter", elements, count * times) for _, elements, count in grouped(adapters if move.moment == "forward" else adapters[::-1])]
 
 
 def _of_unknown(job: Job, rank: Rank, move: Move) -> list[tuple[str, int, int]]:
@@ -162,7 +179,10 @@ def _arrivals(job: Job, rank: Rank) -> list[int]:
     """Elements of DDP's buckets: tensors as their gradients come, last first, a bucket closed as soon as it is full."""
     arch = rank.arch
     assert arch is not None
-    if rank.adapters is not None:
+    known = trained(job, rank)
+    if known is not None:
+        sizes = known[0]
+    elif rank.adapters is not None:
         sizes = [ceil_div(math.prod(shape), job.parallel.tp) for shape in rank.adapters.shapes]
     else:
         sizes = [on_rank(row, job.parallel.tp) for modules in arch.in_order() for module in modules for row in module.parameter_rows]
