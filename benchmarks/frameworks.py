@@ -45,7 +45,7 @@ CALLS = {
     "arrival": "buckets of 25 MiB, the first of 1 MiB", "window": "as the windows decide",
     "hops": "each tensor, in 4 bits: within a node, then between nodes; vectors as they are",
 }  # fmt: skip
-OFTEN = {"micro_batch": "micro-batch", "step": "step"}
+OFTEN = {"unshard": "micro-batch (in a pipeline: step)", "micro_batch": "micro-batch", "step": "step"}
 
 LEFT_OUT: dict[str, list[str]] = {
     "deepspeed": [

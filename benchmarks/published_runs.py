@@ -42,7 +42,7 @@ def torchtitan(row: Row) -> list[Job]:
         raise UnstatedError("degrees that are not the GPUs'")
     given: Row = {
         "model": TITAN_MODELS[row["model"]], "cluster": {"gpus": row["gpus"], "gpu": "h100-96g"}, "framework": "torchtitan",
-        "zero": {"stage": 2 if pp > 1 else 3, "defer_grad_sync": pp > 1, "defragment": False}, "training": training,
+        "zero": {"stage": 2 if pp > 1 else 3, "defragment": False}, "training": training,
     }  # fmt: skip
     parallel: Row = {"tp": tp, "pp": pp, "cp": cp, "interleave": chunks, "sequence_parallel": tp > 1}
     stages = range(1, pp + 1) if pp > 1 else (None,)

@@ -150,3 +150,20 @@ def test_experts_fewer_than_ranks_are_warned_of() -> None:
     assert "fsdp2 rounds tensors up to whole shares over 64 ranks, which adds 676% to the parameters" in " ".join(run(*line.split()).out.split())
     assert "rounds tensors up" not in run(*f"{line} --stage 3 --shard-group 8".split()).out
     assert "rounds tensors up" not in run(*line.replace("mixtral-8x7b", "llama-3-8b").split()).out
+
+
+def test_torchtitans_pipelines_reduce_and_gather_once_a_step() -> None:
+    """torch 2.13, distributed/pipelining: one UNSHARD a stage, no resharding and no reduction before the last micro-batch."""
+    job = {
+        "model": "llama-3-8b",
+        "cluster": {"gpus": 32},
+        "framework": "torchtitan",
+        "zero": {"stage": 2},
+        "training": {"seq": 2048, "accumulation": 8},
+    }
+    piped = estimate(Job.model_validate({**job, "parallel": {"pp": 4}}))
+    calls = [(c.op, c.count) for c in piped.communication.collectives if c.group == "dp" and "layer" in c.what]
+    assert calls == [("all_gather", 8), ("reduce_scatter", 8)]  # the layers of a stage
+    flat = estimate(Job.model_validate(job))
+    assert {c.count for c in flat.communication.collectives if "layer" in c.what} == {32 * 8}
+    assert estimate(Job.model_validate({**job, "parallel": {"pp": 4}, "zero": {"stage": 2, "defer_grad_sync": True}})).memory == piped.memory

@@ -144,7 +144,7 @@ def _sharded(job: Job, holds: Rank, behaviour: FrameworkStage, stage: int) -> li
     """States, and what a stage as published holds beside them, of parameters that are sharded alike."""
     zero, recipe, accumulates = job.zero, job.trained_recipe, job.training.accumulation > 1
     rows = states(
-        recipe, holds, stage, accumulates=accumulates, whole_gradients=accumulates and zero.defer_grad_sync,
+        recipe, holds, stage, accumulates=accumulates, whole_gradients=accumulates and job.defers,
         waiting_dtype=job.dtype_of(behaviour.waiting_dtype) if behaviour.waiting_dtype else None,
         owner_blocks=job.model.blocks if zero.gather == "broadcast" else None,
         since=behaviour.gradients_from, until=behaviour.gradients_until, late=_reduced_last(holds, behaviour),

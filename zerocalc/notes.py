@@ -67,7 +67,7 @@ def notes_on(job: Job, candidates: list[Estimate]) -> list[str]:
         notes.append("deferring gradient reduction changes nothing with one micro-batch a step")
     if job.training.recompute == "selective" and job.training.attention == "flash" and job.model.has_attention:
         notes.append("selective recomputation saves next to nothing over flash attention, which keeps no scores")
-    notes += _padding(job) + _untrained(job)
+    notes += _padding(job) + _untrained(job) + _cannot_run(job)
     if job.parallel.tp > job.cluster.gpus_per_node:
         notes.append(
             f"tensor parallelism over {job.parallel.tp} GPUs leaves the node of {job.cluster.gpus_per_node}: its all-reduces cross the network"
@@ -94,6 +94,14 @@ def _untrained(job: Job) -> list[str]:
     """Why nothing is trained over a base that is kept so."""
     quantised, some = job.model.quantised, job.model.lora is not None or job.model.trainable
     return [f"{quantised.untrained}: --quantise none counts that"] if quantised is not None and quantised.untrained and some else []
+
+
+def _cannot_run(job: Job) -> list[str]:
+    """What an implementation is asked for and cannot run."""
+    chosen = {"flash attention": job.training.attention == "flash" and bool(job.training.seq), "context parallelism": job.parallel.cp > 1}
+    lacking = [what for what in job.implementation.lacks if chosen[what]]
+    how = f": --implementation {job.implementation.instead} has" if job.implementation.instead else ""
+    return [f"layers of {job.implementation.name} have no {' and no '.join(lacking)}{how}"] if lacking else []
 
 
 def _offload_notes(job: Job, candidates: list[Estimate]) -> list[str]:

@@ -23,7 +23,7 @@ def held(job: Job, rank: Rank, behaviour: FrameworkStage, activations: Block) ->
         return EMPTY
     accumulates, overlaps = job.training.accumulation > 1, job.overlaps(behaviour.stage)
     halves = job.trained_recipe.gradient_dtype != FULL
-    deferred = accumulates and job.zero.defer_grad_sync
+    deferred = accumulates and job.defers
     there = {
         None: True, "accumulated": accumulates, "overlapped": overlaps and not accumulates, "16-bit gradients": halves,
         "deferred": deferred, "reduced at once": not deferred,

@@ -139,7 +139,8 @@ class Framework(Spec):
     too. ``options``: those of ZeRO's choices that mean something to it, all if none are named. ``splits``: the ways in which it divides a layer among
     GPUs, all if none are named; others are counted where they are asked for, and never suggested. ``ends_as_layers``: as how many layers the
     embedding counts, and the head, when layers are dealt to pipeline stages; ``uneven_stages``: whether layers that do not divide are dealt at all,
-    to the first ones. ``vocab_multiple``: it pads the vocabulary to a multiple of this and tp. ``experts_at``: the stages beside which routed experts
+    to the first ones; ``pipelines_defer``: whether pipelines reduce gradients, and gather weights that stay, once a step.
+    ``vocab_multiple``: it pads the vocabulary to a multiple of this and tp. ``experts_at``: the stages beside which routed experts
     can be dealt to ranks of their own; ``experts_divided``: whether those are then divided as tensor parallelism divides the rest, unless told
     otherwise. ``context``: how context-parallel ranks come by each other's keys and values: from neighbour to neighbour (``ring``), all at once
     (``all_gather``, gradients from neighbour to neighbour), or each takes some heads of all tokens (``all_to_all``).
@@ -157,6 +158,7 @@ class Framework(Spec):
     options: tuple[str, ...] | None = None
     ends_as_layers: Annotated[int, Field(ge=0, le=1, strict=True)] = 0
     uneven_stages: StrictBool = True
+    pipelines_defer: StrictBool = False
     vocab_multiple: Whole | None = None
     experts_at: tuple[Stage, ...] = ()
     experts_divided: StrictBool = True

@@ -28,8 +28,9 @@ class Move(Spec):
     quantised (traffic/hops.py). ``order``: in which tensors go into
     buckets, as their gradients come (``arrival``) or as the ``model`` lists them while nothing overlaps. ``beyond``: where the modules are not known,
     only what is more than an option's number of elements. ``scale_per``: each call is followed by one of fp32 scales, for about so many elements one
-    (`window` only). ``per``: a ``micro_batch``, a ``step``, or a ``reduction`` (which the stage's ``sync``
-    says). ``over``: the ``shards`` of one copy, its ``replicas``, or the ``secondary`` group. ``when`` and ``unless``: only where an option is
+    (`window` only). ``per``: a ``micro_batch``, a ``step``, a ``reduction`` (which the stage's ``sync``
+    says), or an ``unshard``: a micro-batch, but a step where pipelines keep what is gathered.
+    ``over``: the ``shards`` of one copy, its ``replicas``, or the ``secondary`` group. ``when`` and ``unless``: only where an option is
     set, or is not.
     """
 
@@ -45,7 +46,7 @@ class Move(Spec):
     units: tuple[Literal["root", "embedding", "layer", "head"], ...] = ()
     dtype: TrafficDtype
     scale_per: Whole | None = None
-    per: Literal["micro_batch", "step", "reduction"]
+    per: Literal["micro_batch", "step", "reduction", "unshard"]
     over: Literal["shards", "replicas", "secondary"] = "shards"
     overlapped: StrictBool = False
     padded: StrictBool = True

@@ -36,6 +36,7 @@ class Implementation(Spec):
       over all experts have. ``stage_inputs``: whether a pipeline stage refers to its last micro-batch's input, and its gradient, until the next step.
       ``placeholder_gradients``: whether products that add to a gradient buffer themselves hand on a tensor that nobody reads, one for each shape of a
       layer's weights, made once.
+    - ``lacks``: what its layers cannot run, and which implementation can (``instead``); counted where it is asked for all the same.
     - ``context_output``: whether context parallelism keeps attention's output as it was computed beside the one that is sent back to its tokens.
     """
 
@@ -60,4 +61,6 @@ class Implementation(Spec):
     stage_inputs: StrictBool = False
     placeholder_gradients: StrictBool = False
     context_output: Literal["once", "twice"] = "once"
+    lacks: tuple[Literal["flash attention", "context parallelism"], ...] = ()
+    instead: Annotated[str, Field(max_length=LONGEST_PATH)] | None = None
     loss: Annotated[str, Field(max_length=200)]

@@ -86,17 +86,22 @@ class Job(Spec):
         return self.zero.shard_group or self.dp * self.parallel.cp
 
     @property
+    def defers(self) -> bool:
+        """Whether gradients wait until the last micro-batch of a step before they are reduced."""
+        return self.zero.defer_grad_sync or (self.framework.pipelines_defer and self.parallel.pp > 1)
+
+    @property
     def by_stage(self) -> bool:
         """Whether the answer is of the pipeline stage that needs most: an architecture that is trained as a whole, and no stage named."""
-        return self.parallel.pp > 1 and self.parallel.pipeline_stage is None and self._cut_by_stage
+        return self.parallel.pp > 1 and self.parallel.pipeline_stage is None and self.cut_by_stage
 
     @property
     def even_share(self) -> bool:
         """Whether what is told is an even share of a pipeline's stages."""
-        return self.parallel.pp > 1 and self.parallel.pipeline_stage is None and not self._cut_by_stage
+        return self.parallel.pp > 1 and self.parallel.pipeline_stage is None and not self.cut_by_stage
 
     @property
-    def _cut_by_stage(self) -> bool:
+    def cut_by_stage(self) -> bool:
         """Whether it is known what one stage of a pipeline holds."""
         m = self.model
         return not m.is_bare and m.lora is None and m.trainable is None  # a quantised model that is all trained is trained as before
@@ -225,12 +230,14 @@ class Job(Spec):
             self._check_interleaving()
         if p.pp > 1 and m.layer_count:
             self._check_stages_of_pipeline(m.layer_count)
-        if p.pipeline_stage is not None and not self._cut_by_stage:
+        if p.pipeline_stage is not None and not self.cut_by_stage:
             raise FieldError(
                 "parallel.pipeline_stage", "needs an architecture that is trained as a whole: no bare count, no adapters, no frozen base"
             )
         if p.ep > 1 or p.etp is not None:
-            self._check_experts()
+            from zerocalc.spec.experts import check_experts  # most models have none
+
+            check_experts(self)
         if p.cp > 1:
             self._check_sequence(p.cp)
 
@@ -242,33 +249,6 @@ class Job(Spec):
             raise FieldError("parallel.cp", f"{parts} is more than the {seq} tokens of a sequence")
         if seq % parts:
             raise FieldError("parallel.cp", f"{parts} does not divide the {seq} tokens of a sequence")
-
-    def _check_experts(self) -> None:
-        p, m, gpus, framework = self.parallel, self.model, self.cluster.gpus, self.framework
-        name = "parallel.ep" if p.ep > 1 else "parallel.etp"
-        if not m.expert_counts or not self._cut_by_stage:
-            raise FieldError(name, "divides routed experts: it needs an architecture that has some and is trained as a whole")
-        if not self.experts_apart:
-            return
-        if not framework.experts_at:
-            raise FieldError(name, f"{framework.name} does not deal experts to ranks of their own")
-        for stage in self.stages:
-            if framework.stage(stage).stage not in framework.experts_at:
-                at = ", ".join(map(str, framework.experts_at))
-                raise FieldError("zero.stage", f"{framework.name} deals experts to ranks of their own at stages {at}, not at {stage}")
-        for experts in m.expert_counts:
-            if experts % p.ep:
-                raise FieldError("parallel.ep", f"{p.ep} does not divide the {experts} experts")
-        etp = self.expert_tensor_parallel
-        if gpus % self.expert_ranks:
-            raise FieldError(name, f"pp·ep·etp = {p.pp}·{p.ep}·{etp} = {self.expert_ranks} does not divide the {gpus} GPUs")
-        if p.tp > 1 and not p.sequence_parallel:
-            raise FieldError(name, "beside tensor parallelism needs sequence_parallel: its ranks would route the same tokens")
-        if p.tp % etp:
-            raise FieldError("parallel.etp", f"{etp} does not divide tp = {p.tp}")
-        z = self.zero
-        if z.shard_group or z.secondary_group or z.quantised_gradients or z.gather == "broadcast":
-            raise FieldError(name, "is not counted beside hybrid sharding, quantised gradients or broadcast blocks")
 
     def _check_stages_of_pipeline(self, layers: int) -> None:
         p, framework = self.parallel, self.framework

@@ -117,8 +117,10 @@ def _sent(
 def _repeats(job: Job, behaviour: FrameworkStage, move: Move) -> int:
     micro_batches = job.training.accumulation
     if move.per == "reduction":
-        return 1 if behaviour.sync == "step" or job.zero.defer_grad_sync else micro_batches
-    return micro_batches if move.per == "micro_batch" else 1
+        return 1 if behaviour.sync == "step" or job.defers else micro_batches
+    if move.per == "unshard" and job.framework.pipelines_defer and job.parallel.pp > 1:
+        return 1
+    return 1 if move.per == "step" else micro_batches
 
 
 def _parts(job: Job, rank: Rank, behaviour: FrameworkStage, move: Move) -> list[tuple[str, int, int]]:
