@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.running import refused, run
+from tests.running import refused, run, run_line
 from tests.strategies import tables
 from zerocalc.document import plain
 from zerocalc.estimator import estimate
@@ -161,3 +161,36 @@ def test_the_table_of_stages_in_text_and_json() -> None:
 def test_a_table_of_stages_that_are_not_known_is_refused() -> None:
     line = refused(run("plan", "--params", "1B", "--gpus", "8", "--pp", "2", "--stages-table"))
     assert line.startswith("error: --stages-table: only an even share")
+
+
+@pytest.mark.parametrize(
+    ("flags", "dealt"),
+    [
+        ("--first-stage-layers 7 --last-stage-layers 7", "126 layers dealt to pipeline stages as 7, 14 × 8, 7"),
+        ("--first-stage-layers 21 --last-stage-layers 7", "126 layers dealt to pipeline stages as 21, 14 × 7, 7"),
+    ],
+)
+def test_the_ends_of_a_pipeline_have_the_layers_that_are_told(flags: str, dealt: str) -> None:
+    """megatron-core 0.16.1, transformer_block.py: get_num_layers_to_build."""
+    line = f"plan --model llama-3.1-405b --gpus 1024 --framework megatron --stage 1 --tp 8 --pp 16 --sequence-parallel --seq 4096 {flags}"
+    ran = run_line(f"{line} --stages-table --json")
+    document = json.loads(ran.out)
+    assert dealt in document["assumptions"]
+    assert sum(row["layers"] * (row["last"] - row["first"] + 1) for row in document["stages"]) == 126
+    exported = run_line(line.replace("plan", "export --to megatron")).out
+    assert "--decoder-first-pipeline-num-layers" in exported
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        ("--pp 16", "--pp: 16 stages do not divide the 126 layers, and megatron deals out whole shares only; --first-stage-layers and --last-"),
+        ("--pp 16 --first-stage-layers 7", "--first-stage-layers: 15 stages do not divide the 119 layers that are left"),
+        ("--pp 2 --first-stage-layers 7 --last-stage-layers 8", "--first-stage-layers: of 126 layers 111 would be left for 0 stages"),
+        ("--first-stage-layers 7", "--first-stage-layers: is of a pipeline's stage: it needs --pp above 1"),
+        ("--pp 16 --interleave 2 --accumulation 16 --first-stage-layers 7 --last-stage-layers 7", "--first-stage-layers: 2 chunks do not divide"),
+    ],
+)
+def test_layers_that_no_pipeline_can_have(flags: str, words: str) -> None:
+    line = f"plan --model llama-3.1-405b --gpus 1024 --framework megatron --stage 1 --tp 8 --sequence-parallel --seq 4096 {flags}"
+    assert refused(run_line(line)).startswith(f"error: {words}")

@@ -34,10 +34,10 @@ def _pipeline(job: Job) -> list[str]:
     whose = f"pipeline stage {parallel.pipeline_stage} of {parallel.pp}" if parallel.pipeline_stage else WORST_STAGE
     out = [f"memory and traffic are those of {whose}" + ("" if parallel.pipeline_stage else "; time is that of the slowest")]
     ends = job.framework.ends_as_layers
-    counts = dealt(layers or 0, parallel.pp * parallel.interleave, ends)
+    counts = dealt(layers or 0, parallel, ends)
     if len(set(counts)) > 1:
         what = f"chunks of {layers} layers" if parallel.interleave > 1 else f"{layers} layers"
-        how = ", embedding and head counted as a layer each" if ends else ""
+        how = ", embedding and head counted as a layer each" if ends and parallel.first_stage_layers is parallel.last_stage_layers is None else ""
         out.append(f"{what} dealt to pipeline stages as {_runs(counts)}{how}")
     return out
 

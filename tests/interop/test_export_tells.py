@@ -15,6 +15,7 @@ CHOICES = {
     "training.seq": "2048", "training.micro_batch": "2", "training.accumulation": "2", "training.recompute": "full",
     "training.recompute_every": "2 --recompute full", "training.recompute_modules": "mlp --recompute selective", "training.reentrant": "",
     "training.attention": "eager", "implementation": "torchtitan-0.3", "loss": "fused", "recipe": "fp32-adam", "parallel.tp": "2", "parallel.pp": "2",
+    "parallel.first_stage_layers": "14 --pp 2", "parallel.last_stage_layers": "14 --pp 2",
     "parallel.interleave": "2 --pp 2 --accumulation 2", "parallel.cp": "2", "parallel.sequence_parallel": "--tp 2",
     "zero.stage": "2", "zero.grad_sync": "all-reduce", "zero.defer_grad_sync": "--accumulation 2", "zero.gather": "broadcast",
     "zero.reduce_dtype": "fp16", "zero.shard_group": "8", "zero.secondary_group": "4", "zero.quantised_weights": "", "zero.quantised_gradients": "",

@@ -71,6 +71,8 @@ FLAGS = (
     Flag("--cublas-workspace", "cluster.cublas_workspace", "BYTES", "A cuBLAS workspace (default: the GPU's), of which there are 2.", MACHINE),
     Flag("--tp", "parallel.tp", "N", "Tensor-parallel degree (default 1).", MACHINE),
     Flag("--pp", "parallel.pp", "N", "Pipeline-parallel degree (default 1).", MACHINE),
+    Flag("--first-stage-layers", "parallel.first_stage_layers", "N", "Layers of the first pipeline stage, if not as many as the others.", MACHINE),
+    Flag("--last-stage-layers", "parallel.last_stage_layers", "N", "Layers of the last pipeline stage, if not as many as the others.", MACHINE),
     Flag("--interleave", "parallel.interleave", "N", "Chunks of layers on each pipeline stage (default 1).", MACHINE),
     Flag("--pipeline-stage", "parallel.pipeline_stage", "N", "Whose memory: 1 is the first stage (default: the worst one's).", MACHINE),
     Flag("--ep", "parallel.ep", "N", "Expert-parallel degree: ranks that share routed experts (default 1).", MACHINE),

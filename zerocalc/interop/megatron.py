@@ -19,7 +19,7 @@ IMPLEMENTATIONS = {"megatron": "local", "megatron-te": "transformer_engine"}
 HELD = frozenset({
     "training.seq", "training.micro_batch", "training.accumulation", "training.recompute", "training.recompute_every", "training.recompute_modules",
     "training.attention", "parallel.tp", "parallel.pp", "parallel.cp", "parallel.ep", "parallel.etp",
-    "parallel.interleave", "parallel.sequence_parallel",
+    "parallel.interleave", "parallel.sequence_parallel", "parallel.first_stage_layers", "parallel.last_stage_layers",
     "zero.reduce_dtype", "zero.overlap_comm", "zero.shard_group", "zero.partition_activations",
 })  # fmt: skip
 """Fields that flags of Megatron-LM hold."""
@@ -38,6 +38,9 @@ def write(job: Job, stage: int) -> Exported:
         flags += [("expert-model-parallel-size", p.ep), ("expert-tensor-parallel-size", job.expert_tensor_parallel)]
     if p.sequence_parallel:
         flags.append(("sequence-parallel", None))
+    for name, count in (("decoder-first-pipeline-num-layers", p.first_stage_layers), ("decoder-last-pipeline-num-layers", p.last_stage_layers)):
+        if count is not None:
+            flags.append((name, count))
     if p.interleave > 1:
         flags.append(("num-virtual-stages-per-pipeline-rank", p.interleave))
     flags += [("micro-batch-size", t.micro_batch), ("global-batch-size", batch_of(job))]

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from zerocalc.formulas.formula import ceil_div
 from zerocalc.ledger import replaced
 from zerocalc.modules.base import Module, ParameterRow, linear, replicated
+from zerocalc.spec.cluster import Parallel
 
 if TYPE_CHECKING:
     from zerocalc.modules.tape import Tape
@@ -151,14 +152,22 @@ def products(modules: Modules, *, attention: bool, gated: bool) -> list[tuple[in
     return shapes
 
 
-def dealt(layers: int, chunks: int, ends: int) -> list[int]:
-    """Layers of each chunk of a pipeline, in order; those that do not divide go to the first chunks.
+def dealt(layers: int, parallel: Parallel, ends: int) -> list[int]:
+    """Layers of each chunk of a pipeline, in order; those that do not divide go to the first chunks, unless the first or last stage's are told.
 
     ``ends``: as how many layers the embedding counts, and the head, when they are dealt (torchtitan: 1).
 
-    >>> dealt(7, 4, 0), dealt(32, 4, 1)
-    ([2, 2, 2, 1], [8, 9, 8, 7])
+    >>> dealt(7, Parallel(pp=4), 0), dealt(32, Parallel(pp=4), 1), dealt(126, Parallel(pp=3, first_stage_layers=41), 0)
+    ([2, 2, 2, 1], [8, 9, 8, 7], [41, 43, 42])
     """
+    stages, first, last = parallel.pp, parallel.first_stage_layers, parallel.last_stage_layers
+    if first is not None or last is not None:
+        between = stages - (first is not None) - (last is not None)
+        per, more = divmod(layers - (first or 0) - (last or 0), between) if between else (0, 0)
+        rest = [per + (index < more) for index in range(between)]
+        each = [*([] if first is None else [first]), *rest, *([] if last is None else [last])]
+        return [count // parallel.interleave for _ in range(parallel.interleave) for count in each]
+    chunks = stages * parallel.interleave
     per, more = divmod(layers + 2 * ends, chunks)
     counts = [per + (index < more) for index in range(chunks)]
     counts[0] -= ends
@@ -166,9 +175,10 @@ def dealt(layers: int, chunks: int, ends: int) -> list[int]:
     return counts
 
 
-def stage_layers(arch: Architecture, stages: int, chunks: int, ends: int) -> list[tuple[int, ...]]:
+def stage_layers(arch: Architecture, parallel: Parallel, ends: int) -> list[tuple[int, ...]]:
     """How many layers of each group every stage of a pipeline has; chunk c of stage i is the (c·stages + i)-th."""
-    starts = [0, *accumulate(dealt(arch.layers, stages * chunks, ends))]
+    stages, chunks = parallel.pp, parallel.interleave
+    starts = [0, *accumulate(dealt(arch.layers, parallel, ends))]
     bounds = [0, *accumulate([count for count, _ in arch.groups])]
     return [
         tuple([

@@ -159,7 +159,7 @@ def shares(job: Job) -> list[Share]:
     if arch is None or not job.by_stage:
         return [(job, _rank(job, run, arch))]
     parallel = job.parallel
-    layers = stage_layers(arch, parallel.pp, parallel.interleave, job.framework.ends_as_layers)
+    layers = stage_layers(arch, parallel, job.framework.ends_as_layers)
     kinds: dict[tuple[bool, bool, tuple[int, ...]], int] = {}
     for number, own in enumerate(layers, 1):
         kinds.setdefault((number == 1, number == parallel.pp, own), number)  # later ones that are alike have fewer micro-batches in flight
@@ -194,7 +194,7 @@ def _rank(job: Job, run: Layout | None, arch: Architecture | None) -> Rank:
     split = parallel.tp * stages
     whole = arch
     if arch is not None and parallel.pipeline_stage is not None:
-        layers = stage_layers(arch, parallel.pp, parallel.interleave, job.framework.ends_as_layers)
+        layers = stage_layers(arch, parallel, job.framework.ends_as_layers)
         arch = pipeline_stage(arch, parallel.pipeline_stage, parallel.pp, layers[parallel.pipeline_stage - 1])
     own = ceil_div(base, split)
     if arch is not None and (parallel.tp > 1 or parallel.pipeline_stage is not None):

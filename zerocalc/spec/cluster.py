@@ -197,6 +197,8 @@ class Parallel(Spec):
     ``ep``: ranks over which routed experts are dealt; ``etp``: ranks that divide each of them (tp, or as the framework does it, unless told).
     Both are taken from tp·cp·dp, and divide nothing but routed experts.
 
+    ``first_stage_layers`` and ``last_stage_layers``: layers of these pipeline stages, where they have others than the stages between.
+
     ``pipeline_stage``: whose memory is told, 1 the first and ``pp`` the last; of the stage that needs most while it is not given.
     """
 
@@ -206,6 +208,8 @@ class Parallel(Spec):
     ep: Whole = 1
     etp: Whole | None = None
     interleave: Whole = 1
+    first_stage_layers: Whole | None = None
+    last_stage_layers: Whole | None = None
     pipeline_stage: Whole | None = None
     sequence_parallel: StrictBool = False
 
@@ -213,6 +217,9 @@ class Parallel(Spec):
     def _check(self) -> Self:
         if self.sequence_parallel and self.tp == 1:
             raise FieldError("parallel.sequence_parallel", "splits what tensor parallelism replicates: it needs tp above 1")
+        for name in ("first_stage_layers", "last_stage_layers"):
+            if getattr(self, name) is not None and self.pp == 1:
+                raise FieldError(f"parallel.{name}", "is of a pipeline's stage: it needs pp above 1")
         if self.pipeline_stage is not None and self.pipeline_stage > self.pp:
             raise FieldError("parallel.pipeline_stage", f"{self.pipeline_stage} is not one of the {self.pp} stages (pp)")
         return self

@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, StrictBool
 
-from zerocalc.spec.base import Spec
+from zerocalc.spec.base import LONGEST_PATH, Spec
 from zerocalc.units import Whole
 
 Kernel = Literal["flash", "efficient", "math", "eager"]

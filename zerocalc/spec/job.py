@@ -226,10 +226,10 @@ class Job(Spec):
             raise FieldError("parallel.sequence_parallel", f"tp = {p.tp} does not divide the {self.tokens_on_rank} tokens of a sequence on a rank")
         if m.layer_count and p.pp > m.layer_count:
             raise FieldError("parallel.pp", f"{p.pp} stages are more than the {m.layer_count} layers")
-        if p.interleave > 1:
-            self._check_interleaving()
-        if p.pp > 1 and m.layer_count:
-            self._check_stages_of_pipeline(m.layer_count)
+        if p.pp > 1 or p.interleave > 1:
+            from zerocalc.spec.pipelines import check_pipeline  # most jobs have none
+
+            check_pipeline(self)
         if p.pipeline_stage is not None and not self.cut_by_stage:
             raise FieldError(
                 "parallel.pipeline_stage", "needs an architecture that is trained as a whole: no bare count, no adapters, no frozen base"
@@ -249,26 +249,6 @@ class Job(Spec):
             raise FieldError("parallel.cp", f"{parts} is more than the {seq} tokens of a sequence")
         if seq % parts:
             raise FieldError("parallel.cp", f"{parts} does not divide the {seq} tokens of a sequence")
-
-    def _check_stages_of_pipeline(self, layers: int) -> None:
-        p, framework = self.parallel, self.framework
-        chunks = p.pp * p.interleave
-        if layers % chunks and not framework.uneven_stages:
-            of = f"stages of {p.interleave} chunks" if p.interleave > 1 else "stages"
-            raise FieldError("parallel.pp", f"{p.pp} {of} do not divide the {layers} layers, and {framework.name} deals out whole shares only")
-        if framework.ends_as_layers and (layers + 2 * framework.ends_as_layers) // chunks <= framework.ends_as_layers:
-            raise FieldError("parallel.pp", f"{framework.name} counts embedding and head as layers: of {layers}, {chunks} would leave a stage none")
-
-    def _check_interleaving(self) -> None:
-        p, micro_batches, layers = self.parallel, self.training.accumulation, self.model.layer_count
-        if p.pp == 1:
-            raise FieldError("parallel.interleave", f"gives each pipeline stage {p.interleave} chunks of layers: it needs pp above 1")
-        if layers and p.pp * p.interleave > layers:
-            raise FieldError("parallel.interleave", f"{p.pp} stages of {p.interleave} chunks are more than the {layers} layers")
-        if micro_batches % p.pp:
-            raise FieldError(
-                "parallel.interleave", f"interleaving takes micro-batches in rounds of {p.pp} (pp): {micro_batches} a step are no whole rounds"
-            )
 
     def _check_stages(self) -> None:
         z = self.zero
