@@ -167,7 +167,7 @@ def test_a_table_of_stages_that_are_not_known_is_refused() -> None:
     ("flags", "dealt"),
     [
         ("--first-stage-layers 7 --last-stage-layers 7", "126 layers dealt to pipeline stages as 7, 14 × 8, 7"),
-        ("--first-stage-layers 21 --last-stage-layers 7", "126 layers dealt to pipeline stages as 21, 14 × 7, 7"),
+        ("--first-stage-layers 21 --last-stage-layers 7", "126 layers dealt to pipeline stages as 21, 15 × 7"),
     ],
 )
 def test_the_ends_of_a_pipeline_have_the_layers_that_are_told(flags: str, dealt: str) -> None:
