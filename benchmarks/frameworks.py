@@ -85,7 +85,10 @@ LEFT_OUT: dict[str, list[str]] = {
         "made and reduced.",
     ],
     "fsdp2": [
-        "A root that is told to reshard too (fully_shard(model, reshard_after_forward=True)): backward gathers it again, P outside the layers.",
+        "A root that is told to reshard too (fully_shard(model, reshard_after_forward=True), and accelerate before 1.14): backward gathers it "
+        "again, all that is outside the layers.",
+        "accelerate from 1.14 on: where embedding and head are not tied, the embedding is a unit and norm with head another, as torchtitan's: "
+        "backward gathers the embedding again. Learned positions are a unit of their own.",
         "Adapters in another dtype than the base where no MixedPrecisionPolicy casts both: a unit is gathered as bytes, with its adapters in their "
         "own dtype; counted in compute's (two bytes an adapter's parameter less).",
         "set_requires_all_reduce (hybrid sharding that reduces within groups each micro-batch and across them once a step): counted each time.",
