@@ -85,9 +85,10 @@ LEFT_OUT: dict[str, list[str]] = {
         "made and reduced.",
     ],
     "fsdp2": [
-        "A root that is told to reshard too (fully_shard(model, reshard_after_forward=True)): backward gathers it again, P outside the layers.",
-        "Adapters in another dtype than the base where no MixedPrecisionPolicy casts both: a unit is gathered as bytes, with its adapters in their "
-        "own dtype; counted in compute's (two bytes an adapter's parameter less).",
+        "A root that is told to reshard too (fully_shard(model, reshard_after_forward=True), and accelerate before 1.14): backward gathers it "
+        "again, all that is outside the layers.",
+        "accelerate from 1.14 on: where embedding and head are not tied, the embedding is a unit and norm with head another, as torchtitan's: "
+        "backward gathers the embedding again. Learned positions are a unit of their own.",
         "set_requires_all_reduce (hybrid sharding that reduces within groups each micro-batch and across them once a step): counted each time.",
         "Offload is as the source says, not recorded; the fp32 shard of a layer that is on its way to a gather is not counted.",
         "The recomputed layer's own working set in block backward: up to 1.4 % of the peak in recorded runs.",
@@ -97,8 +98,11 @@ LEFT_OUT: dict[str, list[str]] = {
     "megatron": [
         "Transformer Engine's and Apex's buffers: only the local specification was recorded.",
     ],
-    "torch-ddp": ["Buffers (batch norms): broadcast before each synced forward, as many bytes as they have.", "The first step uses one bucket.",
-                  "Pipeline stages: buckets of a stage's share of each tensor."],
+    "torch-ddp": [
+        "Buffers (batch norms, masks): broadcast before each synced forward, as many bytes as they have.",
+        "The first step uses one bucket. With find_unused_parameters buckets stay as they are made first: tensors as the model lists them.",
+        "T5: the sizes of two calls differ by a norm. Pipeline stages: buckets of a stage's share of each tensor.",
+    ],
     "paper": ["What implementations differ in: that is what the other frameworks are for."],
 }  # fmt: skip
 

@@ -31,6 +31,11 @@ STRATEGIES = {
     "1": "3", "2": "2", "3": "0", "4": "hybrid 3", "5": "hybrid 2",
 }  # fmt: skip
 """FSDP1's sharding strategies by name or number: the stage that each is, and whether it keeps copies in every node."""
+ROOT_OF_FSDP2 = (
+    "FSDP2's root is counted as kept gathered, as of a model with tied embeddings; accelerate 1.14 shards an untied embedding by itself and gathers "
+    "it again in backward (--framework torchtitan --implementation huggingface counts that), and before 1.14 the whole root"
+)
+"""accelerate/utils/fsdp_utils.py: fsdp2_prepare_model, of 1.13 and 1.14; 1.15 recorded with torch 2.13."""
 FREE = (
     *("debug", "machine_rank", "main_process_ip", "main_process_port", "main_training_function", "rdzv_backend", "same_network", "gpu_ids"),
     *("enable_cpu_affinity", "downcast_bf16", "command_file", "commands", "mpirun_config", "tpu_name", "tpu_zone", "tpu_use_cluster"),
@@ -129,6 +134,8 @@ def _fsdp(root: Section, known: Known, settings: Settings, precision: str) -> No
     part.note("fsdp_ignored_modules")
     strategy = _strategy(part, version)
     settings.put("zero.stage", int(strategy[-1]), part.key("fsdp_reshard_after_forward" if version == 2 else "fsdp_sharding_strategy"))
+    if version == 2 and strategy == "3":
+        settings.notes.append(ROOT_OF_FSDP2)
     if strategy.startswith("hybrid"):
         settings.put("zero.shard_group", _in_a_node(known), part.key("fsdp_sharding_strategy"))
     part.free(*FSDP_FREE)

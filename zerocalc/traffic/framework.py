@@ -27,6 +27,9 @@ FIRST_ARRIVAL_BYTES = 2**20
 ARRIVAL_BYTES = 25 * 2**20
 """DDP's first bucket, so that reduction starts early, and the others (torch/nn/parallel/distributed.py: bucket_cap_mb)."""
 
+BYTES = "int8"
+"""Of what is sent as bytes."""
+
 
 def framework_traffic(job: Job, rank: Rank, behaviour: FrameworkStage) -> list[Collective]:
     """The collectives of a stage's rows in one optimizer step."""
@@ -42,9 +45,9 @@ def framework_traffic(job: Job, rank: Rank, behaviour: FrameworkStage) -> list[C
             else:
                 repeats = _repeats(job, behaviour, move)
                 out += _sent(job, rank, behaviour, move, over, _parts(job, rank, behaviour, move), repeats)
-                if alone := _adapters_alone(job, rank, move):
-                    word = job.trained_recipe.gather if move.dtype == "gather" else move.dtype
-                    out += _calls(job, rank, behaviour, move, over, alone, repeats, word)
+                apart, word = _adapters_apart(job, rank, move)
+                if apart:
+                    out += _calls(job, rank, behaviour, move, over, apart, repeats, word)
     return out
 
 
@@ -142,7 +145,7 @@ def _by_unit(job: Job, rank: Rank, move: Move) -> list[tuple[str, int, int]]:
     stepped = move.what == "gradients"
     if _each_alone(job, rank):
         return [] if stepped else [(u.name, u.padded or u.elements, u.count) for u in chosen]
-    ordered = chosen if move.moment == "forward" else chosen[::-1]
+    ordered = [u for u in (chosen if move.moment == "forward" else chosen[::-1]) if not u.adapters or not _in_two_dtypes(job, move)]
     return [(u.name, rank.size(u, trained=stepped) if move.padded else u.elements, u.count) for u in ordered]
 
 
@@ -151,14 +154,30 @@ def _each_alone(job: Job, rank: Rank) -> bool:
     return job.framework.adapters == "each" and rank.adapters is not None and rank.split == 1
 
 
-def _adapters_alone(job: Job, rank: Rank, move: Move) -> list[tuple[str, int, int]]:
-    """As `_parts`, of adapters that are units of their own: recomputation gathers them, inside their layer, once more before backward does."""
-    if move.by != "unit" or not _each_alone(job, rank) or not rank.units[0].known:
-        return []
-    adapters = rank.tensors("all", trained=True)
-    again = move.moment == "backward" and move.what == "weights" and job.training.recompute == "full"
-    times = 2 if again else 1
-    return [("adapter", elements, count * times) for _, elements, count in grouped(adapters if move.moment == "forward" else adapters[::-1])]
+def _in_two_dtypes(job: Job, move: Move) -> bool:
+    """Whether units are gathered with adapters that are in another dtype than the rest and not cast to it: then as bytes."""
+    return job.model.lora is not None and move.what == "weights" and move.dtype == "gather" and job.trained_recipe.gather != job.gather_dtype
+
+
+def _adapters_apart(job: Job, rank: Rank, move: Move) -> tuple[list[tuple[str, int, int]], str]:
+    """As `_parts`, what is not in the dtype of the others, and its dtype: adapters that are units of their own, or units with adapters, as bytes.
+
+    Recomputation gathers adapters, inside their layer, once more before backward does.
+    """
+    if move.by != "unit" or not rank.units[0].known:
+        return [], ""
+    own = job.trained_recipe.gather
+    if _each_alone(job, rank):
+        adapters = rank.tensors("all", trained=True)
+        again = move.moment == "backward" and move.what == "weights" and job.training.recompute == "full"
+        times = 2 if again else 1
+        sizes = grouped(adapters if move.moment == "forward" else adapters[::-1])
+        return [("adapter", elements, count * times) for _, elements, count in sizes], own if move.dtype == "gather" else move.dtype
+    if not _in_two_dtypes(job, move):
+        return [], ""
+    base, added = DTYPE_BYTES[job.gather_dtype], DTYPE_BYTES[own]
+    with_adapters = [u for u in rank.units if u.adapters and (not move.units or u.place in move.units)]
+    return [(u.name, (u.padded or u.elements) * base + u.adapters * added, u.count) for u in with_adapters], BYTES
 
 
 def _of_unknown(job: Job, rank: Rank, move: Move) -> list[tuple[str, int, int]]:
