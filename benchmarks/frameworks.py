@@ -69,6 +69,9 @@ LEFT_OUT: dict[str, list[str]] = {
         "Buckets where tensors are listed in another order than assumed (norms of attention heads): sizes of two calls differ by these tensors.",
         "qgZ's buffers: a tensor in 4 bits, twice. MiCS (until DeepSpeed 0.19.8, which refuses it): read from its source, not recorded; its "
         "hierarchical gathers are not followed. ZenFlow, Muon and compiled stage 3: not offered.",
+        "round_robin_gradients: bytes stay; sizes of calls with use_multi_rank_bucket_allreduce off, and of a tensor larger than a bucket, differ.",
+        "Stages 1 and 2 of families that list all norms first (GPT-NeoX) or the final one before the layers (OPT): sizes of calls differ by these.",
+        "fp16 with grad_accum_dtype fp32 at stage 1: bytes as recorded, but in buckets of reduce_bucket_size; memory is taken as bf16's.",
         "qwZ: the int8 copy beside the weights made of it, a gather's elements in bytes.",
         "Offload: host memory is pinned by 9 recorded runs; transfers, page-locked rounding and what lies on drives are as the source says, not "
         "recorded. While gradients of a tensor are made fp32 on their way to the host, that part of it is not counted. Together with "
@@ -221,6 +224,8 @@ def _sent(row: Move, stage: FrameworkStage) -> str:
         calls = f"each {', '.join(row.units)}"
     if row.by == "bucket":
         calls += ", tensors as gradients come" if row.order == "arrival" else ", tensors in the model's order unless overlapped"
+    if row.fitting is not None:
+        calls += ", those that a contiguous bucket takes" if row.fitting else ", those that no contiguous bucket takes"
     often = OFTEN[stage.sync if row.per == "reduction" else row.per]
     conditions = _conditions(row)
     if row.beyond is not None:
@@ -228,11 +233,12 @@ def _sent(row: Move, stage: FrameworkStage) -> str:
     return f"| {row.moment} | {row.op} of {what} | {calls} | {row.dtype} | {often} | {row.over} | {'; '.join(conditions)} |"
 
 
+WORDS = {"grad_sync": "grad_sync all-reduce"}
 BESIDE = {"host": "on the host", "optimizer": "where the optimizer lies", "params": "where the parameters lie"}
 
 
 def _conditions(row: Move | Holding) -> list[str]:
-    return ([f"with {row.when}"] if row.when else []) + [f"without {option}" for option in row.unless]
+    return ([f"with {WORDS.get(row.when, row.when)}"] if row.when else []) + [f"without {WORDS.get(option, option)}" for option in row.unless]
 
 
 if __name__ == "__main__":

@@ -86,11 +86,13 @@ DEEPSPEED = [
     (zero(0, offload_optimizer={"device": "cpu"}), "zero.offload_optimizer", "none"),
     (zero(cpu_offload=True), "zero.offload_optimizer", "cpu"),
     ({**zero(), "communication_data_type": "fp32"}, "zero.reduce_dtype", "fp32"),
-    ({**zero(), "bf16": {"enabled": False}}, "recipe.name", "fp32-adam"),
+    ({**zero(), "bf16": {"enabled": False}}, "recipe.name", "fp32-adam-master"),
+    ({**zero(1), "bf16": {"enabled": False}}, "recipe.name", "fp32-adam-master"),
+    ({**zero(0), "bf16": {"enabled": False}}, "recipe.name", "fp32-adam"),
     ({**zero(), "bf16": {"enabled": "auto"}, "fp16": {"enabled": "auto"}}, "recipe.name", "mixed-adam"),
     ({**zero(), "bf16": {}, "fp16": {"enabled": True}}, "recipe.name", "mixed-adam-fp16"),
     ({**zero(), "bf16": {}, "fp16": {"enabled": True}}, "recipe.compute", "fp16"),
-    ({**zero(), "bfloat16": {"enabled": True}, "bf16": None}, "recipe.name", "fp32-adam"),
+    ({**zero(), "bfloat16": {"enabled": True}, "bf16": None}, "recipe.name", "fp32-adam-master"),
     ({**zero(), "data_types": {"grad_accum_dtype": "fp32"}}, *KEPT_IN_FP32),
     ({**zero(), "data_types": {"grad_accum_dtype": "bf16"}}, "recipe.name", "mixed-adam"),
     ({**zero(), "optimizer": {"type": "Lion"}}, "recipe.name", "lion"),
@@ -211,7 +213,7 @@ def test_defaults_are_deepspeeds() -> None:
     """Ours are the same where we have the knob: what a configuration leaves out is what DeepSpeed does."""
     for knob in KNOBS.values():
         if knob.field in options():
-            assert getattr(Zero(), knob.field) in (None, not knob.default if knob.negated else knob.default)
+            assert getattr(Zero(), knob.field) in (None, knob.default if knob.other is None else Zero.model_fields[knob.field].default)
 
 
 def test_a_recipe_that_is_named_needs_no_optimizer_that_is_known() -> None:

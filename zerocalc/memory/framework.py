@@ -102,7 +102,7 @@ def _edges(job: Job, rank: Rank) -> int:
     known = trained(job, rank)
     if known is None or rank.shards == 1:
         return 0
-    sizes, listed = known
+    sizes, listed, _ = known
     ordered = [sizes[number] for number in listed]
     share = (rank.flat or sum(ordered)) // rank.shards
     accumulates = job.training.accumulation > 1

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 Stage = Annotated[int, Field(ge=0, le=3, strict=True)]
 Moment = Literal["load", "forward", "loss", "backward_start", "backward_end", "step"]
 Choice = Literal[
-    "secondary_group", "reduce_to_owner", "grad_accum_dtype", "contiguous_gradients", "quantised_weights", "quantised_gradients",
+    "grad_sync", "secondary_group", "reduce_to_owner", "grad_accum_dtype", "contiguous_gradients", "quantised_weights", "quantised_gradients",
     "offload_optimizer", "offload_params",
 ]  # fmt: skip
 """Options of ZeRO's by which rows are there or not."""
@@ -78,7 +78,8 @@ class FrameworkStage(Spec):
     ``sync``: whether gradients are reduced once a step or after every micro-batch. ``states``: the stage as which the recipe's rows are sharded,
     where that is another one, ``states_if_overlapped`` where reduction overlaps backward and nothing accumulates. ``gradients_unless``: options in
     whose place rows of the stage's own stand for gradients. ``pads``: how shards are rounded up. ``gradients_from``: where gradients lie in a buffer
-    for good, the moment from which there is one. ``gradients_until``: the last moment of gradients.
+    for good, the moment from which there is one. ``gradients_until``: the last moment of gradients. ``weights_first``: linear layers give the
+    gradient of their weight before that of their bias.
     ``offload``: what it can keep elsewhere than on the GPU (framework_offload.py).
     A stage without ``moves`` and ``holds`` runs as [ZeRO] describes, by ZeRO's options: ``reduce_buffers`` are its buckets held at once when
     reduction overlaps backward, which it does, unless told otherwise, where it ``overlaps``.
@@ -96,6 +97,7 @@ class FrameworkStage(Spec):
     overlaps: StrictBool = True
     gradients_from: Literal["load"] | None = None
     gradients_until: Literal["backward_end", "step"] = "step"
+    weights_first: StrictBool = False
     moves: Moves = ()
     holds: Holds = ()
     offload: Annotated[Any, BeforeValidator(_table)] = None

@@ -29,8 +29,9 @@ class Move(Spec):
     buckets, as their gradients come (``arrival``) or as the ``model`` lists them while nothing overlaps. ``beyond``: where the modules are not known,
     only what is more than an option's number of elements. ``scale_per``: each call is followed by one of fp32 scales, for about so many elements one
     (`window` only). ``per``: a ``micro_batch``, a ``step``, or a ``reduction`` (which the stage's ``sync``
-    says). ``over``: the ``shards`` of one copy, its ``replicas``, or the ``secondary`` group. ``when`` and ``unless``: only where an option is
-    set, or is not.
+    says). ``fitting``: only the calls that a contiguous bucket takes, or only the others: tensors larger than one, all without contiguous_gradients
+    (`bucket` only). ``over``: the ``shards`` of one copy, its ``replicas``, or the ``secondary`` group. ``when`` and ``unless``: only where an option
+    is set, or is not.
     """
 
     moment: Literal["forward", "backward", "step"]
@@ -49,6 +50,7 @@ class Move(Spec):
     over: Literal["shards", "replicas", "secondary"] = "shards"
     overlapped: StrictBool = False
     padded: StrictBool = True
+    fitting: StrictBool | None = None
 
 
 class Holding(Spec):

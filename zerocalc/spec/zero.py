@@ -20,6 +20,8 @@ DEFAULT_PREFETCH_ELEMENTS = 50_000_000
 """DeepSpeed's stage3_prefetch_bucket_size [elements]."""
 DEFAULT_PERSISTENT_ELEMENTS = 100_000
 """DeepSpeed's stage3_param_persistence_threshold: tensors of up to so many elements stay whole on every rank."""
+NOT_CHOSEN = (None, False, "none", "reduce-scatter")
+"""What options hold where a choice has not been made."""
 FUSED_BUFFER_BYTES = 4
 """[ZeRO] §6.2: fp32 elements; 3B parameters need a buffer of 12 GB."""
 FRAGMENTATION_WITHOUT_DEFRAGMENTATION = 0.3
@@ -118,7 +120,7 @@ class Zero(Spec):
         return (when is None or self._set(when)) and not any(self._set(option) for option in unless)
 
     def _set(self, option: str) -> bool:
-        return getattr(self, option) not in (None, False, "none")
+        return getattr(self, option) not in NOT_CHOSEN
 
     @property
     def offloads(self) -> bool:

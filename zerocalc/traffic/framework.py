@@ -126,7 +126,7 @@ def _parts(job: Job, rank: Rank, behaviour: FrameworkStage, move: Move) -> list[
         return grouped(_arrivals(job, rank))
     if move.by == "tensor" and rank.split == 1:
         return grouped(rank.tensors(move.of, trained=stepped))
-    if move.by == "bucket" and (known := trained(job, rank)) is not None:
+    if move.by == "bucket" and (known := trained(job, rank, behaviour.weights_first)) is not None:
         return buckets(job, rank, move, known, overlapped=job.overlaps(behaviour.stage))
     return _of_unknown(job, rank, move)
 
@@ -152,6 +152,8 @@ def _of_unknown(job: Job, rank: Rank, move: Move) -> list[tuple[str, int, int]]:
         whole = max(0, whole - getattr(job.zero, move.beyond))
     if move.op == "reduce":  # one call for each owner
         return [("", ceil_div(whole, rank.shards), rank.shards)]
+    if move.fitting is not None and move.fitting is not job.zero.contiguous_gradients:
+        return []
     if move.by == "bucket":
         full, rest = divmod(whole, job.zero.reduce_bucket_size)
         return [("", elements, count) for elements, count in ((job.zero.reduce_bucket_size, full), (rest, 1)) if count]
