@@ -99,6 +99,10 @@ DEEPSPEED = [
     ({**zero(), "optimizer": {"type": "Muon", "params": {"momentum": 0.9}}}, "recipe.name", "muon"),
     ({**zero(), "optimizer": {"type": "SGD"}}, "recipe.name", "sgd"),
     ({**zero(), "optimizer": {"type": "SGD", "params": {"momentum": 0.9}}}, "recipe.name", "sgd-momentum"),
+    (zero(reduce_scatter=False), "zero.grad_sync", "all-reduce"),
+    (zero(2, reduce_scatter=True), "zero.grad_sync", "reduce-scatter"),
+    (zero(2, contiguous_gradients=False), "zero.contiguous_gradients", False),
+    (zero(2, contiguous_gradients=False, offload_optimizer={"device": "cpu"}), "zero.contiguous_gradients", True),
     (zero(mics_shard_size=4), "zero.shard_group", 4),
     (zero(mics_shard_size=-1), "zero.shard_group", None),
     ({**zero(), "tensor_parallel": {"autotp_size": 2}}, "parallel.tp", 2),
@@ -207,6 +211,12 @@ def test_knobs_at_their_defaults_say_nothing() -> None:
     """A knob that we lack is not modelled only where it differs from what DeepSpeed does anyway."""
     config = zero(**{key: knob.default for key, knob in KNOBS.items()})
     assert not [note for note in answer(config)["notes"] if "not modelled" in note]
+
+
+@pytest.mark.parametrize("key", ["prescale_gradients", "gradient_predivide_factor"])
+def test_what_deepspeed_refuses_is_told(key: str) -> None:
+    told = [[note for note in answer({**config, key: 2 if "factor" in key else True})["notes"] if "refuses" in note] for config in (zero(2), zero(1))]
+    assert told == [[f"{key}: DeepSpeed 0.19.8 refuses it at stage 2 unless zero_optimization.reduce_scatter is false"], []]
 
 
 def test_defaults_are_deepspeeds() -> None:

@@ -115,9 +115,10 @@ class Zero(Spec):
                 raise FieldError(f"zero.{name}", f"{size:,} contradicts buffers fused, one buffer of the model's size: buckets are for constant ones")
         return self
 
-    def chosen(self, when: str | None, unless: tuple[str, ...] = ()) -> bool:
-        """Whether what is there only ``when`` one option is set, and ``unless`` others are, is there."""
-        return (when is None or self._set(when)) and not any(self._set(option) for option in unless)
+    def chosen(self, when: str | tuple[str, ...] | None, unless: tuple[str, ...] = ()) -> bool:
+        """Whether what is there only ``when`` some options are set, and ``unless`` others are, is there."""
+        needed = (when,) if isinstance(when, str) else when or ()
+        return all(self._set(option) for option in needed) and not any(self._set(option) for option in unless)
 
     def _set(self, option: str) -> bool:
         return getattr(self, option) not in NOT_CHOSEN

@@ -13,8 +13,6 @@ from zerocalc.modules.visits import Tensors
 from zerocalc.spec.framework_rows import Move
 from zerocalc.spec.job import Job
 
-FLAT = "flat_twice"
-"""Padding of all parameters as one flat buffer, of which each rank owns a share."""
 Part = tuple[str, int, int]
 """(name, elements, calls)."""
 
@@ -31,7 +29,7 @@ def buckets(job: Job, rank: Rank, move: Move, known: Tensors, *, overlapped: boo
     each = move.padded and rank.rule == "tensor"
     totals = [sum([ceil_div(sizes[n], rank.shards) * rank.shards if each else sizes[n] for n in group]) for group in groups]
     most = job.zero.reduce_bucket_size
-    if move.op != "reduce" and (move.when == "grad_sync" or rank.rule != FLAT or max(totals) <= most):
+    if move.op != "reduce" and not (move.cut and max(totals) > most):
         return grouped(totals)
     starts = dict(zip(listed, accumulate([0, *[sizes[n] for n in listed[:-1]]]), strict=True))
     share = (rank.flat or sum(sizes)) // rank.shards
