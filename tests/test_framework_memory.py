@@ -28,7 +28,7 @@ def beyond_share_of_first_rank(run: dict[str, Any]) -> int:
     job = Job.model_validate({"model": run["model"], "cluster": {"gpus": run["gpus"]}, "framework": run["framework"], **run["job"]})
     arch = rank(job).arch
     assert arch is not None
-    sizes, listed = tensors(job, arch)
+    sizes, listed, _ = tensors(job, arch)
     gpus: int = run["gpus"]
     share = -(-sum(sizes) // (2 * gpus)) * 2
     again = sizes[listed[0]] if job.training.accumulation > 1 else 0

@@ -87,17 +87,23 @@ DEEPSPEED = [
     (zero(0, offload_optimizer={"device": "cpu"}), "zero.offload_optimizer", "none"),
     (zero(cpu_offload=True), "zero.offload_optimizer", "cpu"),
     ({**zero(), "communication_data_type": "fp32"}, "zero.reduce_dtype", "fp32"),
-    ({**zero(), "bf16": {"enabled": False}}, "recipe.name", "fp32-adam"),
+    ({**zero(), "bf16": {"enabled": False}}, "recipe.name", "fp32-adam-master"),
+    ({**zero(1), "bf16": {"enabled": False}}, "recipe.name", "fp32-adam-master"),
+    ({**zero(0), "bf16": {"enabled": False}}, "recipe.name", "fp32-adam"),
     ({**zero(), "bf16": {"enabled": "auto"}, "fp16": {"enabled": "auto"}}, "recipe.name", "mixed-adam"),
     ({**zero(), "bf16": {}, "fp16": {"enabled": True}}, "recipe.name", "mixed-adam-fp16"),
     ({**zero(), "bf16": {}, "fp16": {"enabled": True}}, "recipe.compute", "fp16"),
-    ({**zero(), "bfloat16": {"enabled": True}, "bf16": None}, "recipe.name", "fp32-adam"),
+    ({**zero(), "bfloat16": {"enabled": True}, "bf16": None}, "recipe.name", "fp32-adam-master"),
     ({**zero(), "data_types": {"grad_accum_dtype": "fp32"}}, *KEPT_IN_FP32),
     ({**zero(), "data_types": {"grad_accum_dtype": "bf16"}}, "recipe.name", "mixed-adam"),
     ({**zero(), "optimizer": {"type": "Lion"}}, "recipe.name", "lion"),
     ({**zero(), "optimizer": {"type": "Muon", "params": {"momentum": 0.9}}}, "recipe.name", "muon"),
     ({**zero(), "optimizer": {"type": "SGD"}}, "recipe.name", "sgd"),
     ({**zero(), "optimizer": {"type": "SGD", "params": {"momentum": 0.9}}}, "recipe.name", "sgd-momentum"),
+    (zero(reduce_scatter=False), "zero.grad_sync", "all-reduce"),
+    (zero(2, reduce_scatter=True), "zero.grad_sync", "reduce-scatter"),
+    (zero(2, contiguous_gradients=False), "zero.contiguous_gradients", False),
+    (zero(2, contiguous_gradients=False, offload_optimizer={"device": "cpu"}), "zero.contiguous_gradients", True),
     (zero(mics_shard_size=4), "zero.shard_group", 4),
     (zero(mics_shard_size=-1), "zero.shard_group", None),
     ({**zero(), "tensor_parallel": {"autotp_size": 2}}, "parallel.tp", 2),
@@ -208,11 +214,17 @@ def test_knobs_at_their_defaults_say_nothing() -> None:
     assert not [note for note in answer(config)["notes"] if "not modelled" in note]
 
 
+@pytest.mark.parametrize("key", ["prescale_gradients", "gradient_predivide_factor"])
+def test_what_deepspeed_refuses_is_told(key: str) -> None:
+    told = [[note for note in answer({**config, key: 2 if "factor" in key else True})["notes"] if "refuses" in note] for config in (zero(2), zero(1))]
+    assert told == [[f"{key}: DeepSpeed 0.19.8 refuses it at stage 2 unless zero_optimization.reduce_scatter is false"], []]
+
+
 def test_defaults_are_deepspeeds() -> None:
     """Ours are the same where we have the knob: what a configuration leaves out is what DeepSpeed does."""
     for knob in KNOBS.values():
         if knob.field in options():
-            assert getattr(Zero(), knob.field) in (None, not knob.default if knob.negated else knob.default)
+            assert getattr(Zero(), knob.field) in (None, knob.default if knob.other is None else Zero.model_fields[knob.field].default)
 
 
 def test_a_recipe_that_is_named_needs_no_optimizer_that_is_known() -> None:

@@ -81,7 +81,9 @@ def written_jobs(draw: st.DrawFn, framework: str, target: str) -> tuple[Table, i
         zero |= {"secondary_group": 2} if stage == 3 and dp * cp % 2 == 0 and draw(st.booleans()) else {}
     zero |= draw(offloads(framework, stage, zero))
     recipe = draw(st.sampled_from([name for name in RECIPES.get(framework, RECIPES["fsdp"]) if stage or name not in KEPT_IN_FP32]))
-    if framework == "deepspeed" and stage and recipe != "fp32-adam" and ADDED_UP_IN in options():
+    if framework == "deepspeed" and stage and recipe == "fp32-adam":
+        recipe = "fp32-adam-master"  # its optimizer has a copy of its own
+    if framework == "deepspeed" and stage and recipe != "fp32-adam-master" and ADDED_UP_IN in options():
         zero[ADDED_UP_IN] = draw(st.sampled_from([None] if "offload_optimizer" in zero else [None, "fp32"]))
     if framework == "torch-ddp":
         recipe = draw(st.sampled_from(["autocast", "fp32-adam"]))

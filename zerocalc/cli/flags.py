@@ -94,7 +94,7 @@ FLAGS = (
     Flag("--recipe", "recipe", "NAME|FILE", "State rows and dtypes (default: the framework's, mixed-adam).", RUN, "recipes"),
     Flag("--framework", "framework", "NAME|FILE", "Whose behaviour (default paper: ZeRO as published).", ZERO, "frameworks"),
     Flag("--stage", "zero.stage", "0,1,2,3", "ZeRO stages to show; 0 is DDP (default: all).", ZERO),
-    Flag("--grad-sync", "zero.grad_sync", "reduce-scatter|all-reduce", "How stage 1 reduces gradients (default reduce-scatter).", ZERO),
+    Flag("--grad-sync", "zero.grad_sync", "reduce-scatter|all-reduce", "How stage 1 or DeepSpeed reduces gradients (default reduce-scatter).", ZERO),
     Flag("--defer-grad-sync", "zero.defer_grad_sync", "", "Reduce once a step, not every micro-batch; keep whole gradients.", ZERO),
     Flag("--gather", "zero.gather", "all-gather|broadcast", "How stage 3 brings weights (default all-gather).", ZERO),
     Flag("--reduce-dtype", "zero.reduce_dtype", "bf16|fp16|fp32", "Dtype of gradients in flight (default: the recipe's).", ZERO),

@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from zerocalc.interop.deepspeed_keys import (
-    ADDED_UP_IN,
     AUTO_OF_HIDDEN,
     DEVICES,
     DRIVE_BUFFERS,
@@ -21,13 +20,12 @@ from zerocalc.interop.deepspeed_keys import (
     MARKS,
     NOT_MODELLED,
     NVME_PATH,
-    OPTIMIZERS,
-    PRECISION_FREE,
     ZERO_FREE,
     Knob,
     options,
 )
-from zerocalc.interop.recipes import DTYPES, WITH_MASTER_WEIGHTS, recipe_table, recognised
+from zerocalc.interop.deepspeed_recipe import precision_keys, read_recipe
+from zerocalc.interop.recipes import DTYPES
 from zerocalc.interop.settings import AUTO, Known, Section, Settings, product
 from zerocalc.interop.writing import Exported, batch_of, remarks_on
 from zerocalc.spec.base import FieldError
@@ -50,12 +48,13 @@ def read(table: dict[str, Any], known: Known, settings: Settings, mixed_precisio
     settings.put("framework", FRAMEWORK, "zero_optimization")
     stage = _zero(root, known, settings)
     _degrees(root, settings)
-    _recipe(root, known, settings, stage, mixed_precision)
+    read_recipe(root, known, settings, stage, mixed_precision)
     _checkpointing(root, known.over(settings.items), settings)
     _batch(root, known.over(settings.items), settings)
     kept = root.word("communication_data_type", DTYPES)
     if kept is not None:
         settings.put("zero.reduce_dtype", kept, "communication_data_type")
+    _scaled_before(root, settings, stage)
     root.refuse("elasticity", "elastic training chooses its own batch sizes; take it out, and give those that it comes to")
     root.refuse("amp", "Apex's amp is not modelled; bf16 or fp16 is")
     _experts(root.section("expert_parallel"), settings)
@@ -68,6 +67,15 @@ def read(table: dict[str, Any], known: Known, settings: Settings, mixed_precisio
     for key in NOT_MODELLED:
         root.note(key)
     root.done()
+
+
+def _scaled_before(root: Section, settings: Settings, stage: int) -> None:
+    """Gradients divided before they are reduced: stages 2 and 3 assert that they are not, while reduce_scatter is on."""
+    if stage < 2 or root.section("zero_optimization").table.get("reduce_scatter") is False:
+        return
+    for key, usual in (("prescale_gradients", False), ("gradient_predivide_factor", 1)):
+        if root.table.get(key, usual) != usual:
+            settings.notes.append(f"{key}: DeepSpeed 0.19.8 refuses it at stage {stage} unless zero_optimization.reduce_scatter is false")
 
 
 def _experts(part: Section, settings: Settings) -> None:
@@ -101,6 +109,8 @@ def _zero(root: Section, known: Known, settings: Settings) -> int:
     settings.notes += [f"{zero.key(key)}: DeepSpeed {version} refuses it" for key, version in _removed(zero.table)]
     for key, knob in KNOBS.items():
         _knob(zero, key, knob, stage, known, settings)
+    if stage in (1, 2) and settings.items.get("zero.offload_optimizer") == "cpu" and settings.items.get("zero.contiguous_gradients") is False:
+        settings.put("zero.contiguous_gradients", True, zero.key("contiguous_gradients"))  # offload needs the contiguous bucket, and has it
     zero.free(*ZERO_FREE)
     zero.done()
     return stage
@@ -172,83 +182,6 @@ def _degrees(root: Section, settings: Settings) -> None:
         settings.put("parallel.cp", ulysses, "sequence_parallel_size")
 
 
-def _recipe(root: Section, known: Known, settings: Settings, stage: int, mixed_precision: str | None) -> None:
-    """The recipe that precision, optimizer and the dtype of accumulated gradients come to, unless a flag names one."""
-    if "recipe" in known.given:
-        root.free("bf16", "bfloat16", "fp16", "data_types", "optimizer", "torch_autocast")
-        return
-    compute, where = _compute(root, settings, mixed_precision)
-    kinds = root.section("data_types")
-    kept = kinds.word("grad_accum_dtype", DTYPES)
-    dtype = kinds.word("param_dtype", DTYPES)
-    kinds.free("buffer_dtype")
-    kinds.done()
-    if dtype not in (None, compute):
-        raise kinds.wrong("param_dtype", f"{dtype} contradicts {where}, which makes it {compute}")
-    if stage == 0 and kept not in (None, compute):
-        raise kinds.wrong("grad_accum_dtype", f"{kept} beside a model in {compute} needs ZeRO: a zero_optimization.stage of at least 1")
-    optimizer, key = _optimizer(root, settings)
-    root.refuse("torch_autocast", "no recipe is known for autocast under ZeRO; --recipe names one")
-    for part, keys in (("bf16", ("bf16_master_weights_and_grads", "bf16_optimizer_states")), ("fp16", ("fp16_master_weights_and_grads",))):
-        for name in keys:
-            root.section(part).refuse(name, "no recipe keeps master weights in 16 bits; --recipe names one")
-    apart = ADDED_UP_IN in options()
-    table = recipe_table(WITH_MASTER_WEIGHTS, optimizer, compute, None if apart else kept)
-    if table is None:
-        raise FieldError(key, f"no recipe is known for {optimizer} in {compute}; --recipe names one")
-    settings.put("recipe", table, key)
-    if kept not in (None, compute) and apart:
-        settings.put(f"zero.{ADDED_UP_IN}", kept, "data_types.grad_accum_dtype")
-    elif kept not in (None, compute):  # what is sent stays in the model's dtype
-        settings.put("zero.reduce_dtype", compute, "data_types.grad_accum_dtype")
-
-
-def _compute(root: Section, settings: Settings, mixed_precision: str | None) -> tuple[str, str]:
-    """The dtype that the model runs in, and the key that says so."""
-    old = "bfloat16" if "bf16" not in root.table and "bfloat16" in root.table else "bf16"
-    parts = {"bf16": root.section(old), "fp16": root.section("fp16")}
-    root.free("bfloat16")
-    on = {}
-    for dtype, part in parts.items():
-        enabled = part.flag("enabled")
-        if enabled is None and (part.is_auto("enabled") or not part.table) and mixed_precision is not None:
-            enabled = mixed_precision == dtype
-        on[dtype] = enabled
-        part.free(*PRECISION_FREE)
-        part.read.update(("bf16_master_weights_and_grads", "bf16_optimizer_states", "fp16_master_weights_and_grads"))
-        part.done()
-    if on["bf16"] and on["fp16"]:
-        raise FieldError("fp16.enabled", f"true contradicts {old}.enabled, which is true too")
-    if mixed_precision in ("bf16", "fp16") and any(value and dtype != mixed_precision for dtype, value in on.items()):
-        raise FieldError("mixed_precision", f"{mixed_precision} contradicts the DeepSpeed configuration, which enables the other dtype")
-    if not any(on.values()):
-        left = [dtype for dtype, part in parts.items() if part.is_auto("enabled") and mixed_precision is None]
-        if not left:
-            return "fp32", "bf16 and fp16 off"
-        settings.notes.append(f"{left[0]}.enabled auto: taken as true; --recipe says otherwise")
-        return left[0], f"{left[0]}.enabled"
-    found = "bf16" if on["bf16"] else "fp16"
-    return found, f"{old if found == 'bf16' else found}.enabled"
-
-
-def _optimizer(root: Section, settings: Settings) -> tuple[str, str]:
-    """The optimizer by our name for it, and the key that says so."""
-    part = root.section("optimizer")
-    name = part.value("type")
-    params = part.section("params")
-    part.free("legacy_fusion")
-    part.done()
-    if name is None:
-        if not part.table:
-            settings.notes.append("no optimizer in the DeepSpeed configuration: taken as Adam; --recipe says otherwise")
-        return "AdamW", "optimizer"
-    found = OPTIMIZERS.get(name.lower()) if isinstance(name, str) else None
-    if found is None:
-        raise part.wrong("type", f"no recipe is known for {shown(name)}; --recipe names one")
-    momentum = params.value("momentum")
-    return ("SGD with momentum" if found == "SGD" and momentum else found), part.key("type")
-
-
 def _checkpointing(root: Section, known: Known, settings: Settings) -> None:
     """Partitioned activations; whether there are checkpoints at all is the model's own choice (--recompute)."""
     part = root.section("activation_checkpointing")
@@ -305,7 +238,7 @@ def write(job: Job, stage: int) -> Exported:
         "train_batch_size": batch_of(job),
         "train_micro_batch_size_per_gpu": job.training.micro_batch,
         "gradient_accumulation_steps": job.training.accumulation,
-        **_precision(job, stage),
+        **precision_keys(job, stage),
         "zero_optimization": {"stage": stage, "overlap_comm": job.overlaps(stage), **_knobs(job, stage)},
     }
     if job.parallel.tp > 1:
@@ -360,27 +293,3 @@ def _idle(job: Job, stage: int) -> list[str]:
         for knob in made
         if (value := getattr(job.zero, knob.field)) != getattr(plain, knob.field)
     ]
-
-
-def _precision(job: Job, stage: int) -> dict[str, Any]:
-    """The keys that stand for a recipe and for the dtype of gradients in flight."""
-    known = recognised(WITH_MASTER_WEIGHTS, job.recipe)
-    if known is None:
-        raise FieldError("recipe", f"{job.recipe.name} is none that DeepSpeed's configuration stands for")
-    optimizer, compute, kept = known
-    if ADDED_UP_IN in options():
-        if kept is not None:
-            raise FieldError("recipe", f"{job.recipe.name} keeps gradients in {kept}; that is said by zero.{ADDED_UP_IN}, over a recipe in {compute}")
-        kept = getattr(job.zero, ADDED_UP_IN)
-    out: dict[str, Any] = {} if compute == "fp32" else {compute: {"enabled": True}}
-    if kept is not None:
-        if stage == 0:
-            raise FieldError("recipe", f"{job.recipe.name} keeps gradients in {kept}, which DeepSpeed does from stage 1 on")
-        out["data_types"] = {"grad_accum_dtype": kept}
-    if job.reduce_dtype != compute:
-        out["communication_data_type"] = job.reduce_dtype
-    name, _, momentum = optimizer.partition(" with ")
-    out["optimizer"] = {"type": name, **({"params": {momentum: 0.9}} if momentum else {})}
-    if name == "SGD" and stage:
-        out["zero_allow_untested_optimizer"] = True
-    return out

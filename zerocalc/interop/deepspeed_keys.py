@@ -24,36 +24,39 @@ MARKS = frozenset({
 class Knob:
     """A key of ``zero_optimization`` that costs memory or traffic: our field, DeepSpeed's default, the stages that it means something to.
 
-    ``negated``: our field says the opposite. Our default stands for DeepSpeed's. ``removed_in``: the version that refuses the key.
-    ``at_least``: a smaller value does what this one does.
+    Our default stands for DeepSpeed's. ``other``: what our field holds for a flag that is not DeepSpeed's default, where it has other words for it.
+    ``removed_in``: the version that refuses the key. ``at_least``: a smaller value does what this one does.
     """
 
     field: str
     default: int | bool
     stages: tuple[int, ...] = (1, 2, 3)
-    negated: bool = False
+    other: bool | str | None = None
     removed_in: str | None = None
     at_least: int | None = None
 
     def ours(self, value: int | bool) -> Any:
         """What our field holds for a value of DeepSpeed's."""
         value = value if self.at_least is None else max(value, self.at_least)
-        return Zero.model_fields[self.field].default if value == self.default else not value if self.negated else value
+        if value == self.default:
+            return Zero.model_fields[self.field].default
+        return value if self.other is None else self.other
 
     def theirs(self, job: Job) -> Any:
         """What DeepSpeed's key holds for a job."""
         value = getattr(job.zero, self.field)
-        return self.default if value == Zero.model_fields[self.field].default else not value if self.negated else value
+        if value == Zero.model_fields[self.field].default:
+            return self.default
+        return value if self.other is None else not self.default
 
 
 KNOBS = {
     "reduce_bucket_size": Knob("reduce_bucket_size", 500_000_000),
-    "allgather_bucket_size": Knob("allgather_bucket_size", 500_000_000, (1, 2)),
-    "reduce_scatter": Knob("reduce_scatter", True, (1, 2)),
-    "use_multi_rank_bucket_allreduce": Knob("reduce_to_owner", True, (1, 2), negated=True),
-    "allgather_partitions": Knob("allgather_partitions", True, (1, 2)),
+    "reduce_scatter": Knob("grad_sync", True, other="all-reduce"),
+    "use_multi_rank_bucket_allreduce": Knob("reduce_to_owner", True, (1, 2), other=True),
     "contiguous_gradients": Knob("contiguous_gradients", True),
     "round_robin_gradients": Knob("round_robin_gradients", False, (1, 2)),
+    "parameter_alignment": Knob("parameter_alignment", False, (1, 2)),
     "sub_group_size": Knob("sub_group_size", 1_000_000_000, (3,), at_least=1),
     "stage3_prefetch_bucket_size": Knob("prefetch_bucket_size", 50_000_000, (3,)),
     "stage3_max_live_parameters": Knob("max_live_parameters", 1_000_000_000, (3,)),
@@ -78,8 +81,9 @@ ZERO_FREE = (
     *("load_from_fp32_weights", "elastic_checkpoint", "stage3_gather_16bit_weights_on_model_save", "gather_16bit_weights_on_model_save"),
     *("stage3_gather_fp16_weights_on_model_save", "ignore_unused_parameters", "legacy_stage1", "override_module_apply", "log_trace_cache_warnings"),
     *("enable_sanity_checks", "pipeline_loading_checkpoint", "cpu_offload_use_pin_memory", "save_muon_momentum_buffer_in_memory"),
-    *("mics_hierarchical_params_gather", "zeropp_loco_param", "leaf_module"),
+    *("mics_hierarchical_params_gather", "zeropp_loco_param", "leaf_module", "compute_grad_norm", "allgather_partitions", "allgather_bucket_size"),
 )
+"""Keys of ``zero_optimization`` that cost neither memory nor traffic; with torch's all_gather_into_tensor buckets of gathers mean nothing."""
 FREE = (
     *("steps_per_print", "wall_clock_breakdown", "memory_breakdown", "scheduler", "flops_profiler", "comms_logger", "tensorboard", "wandb", "comet"),
     *("csv_monitor", "monitor_config", "dump_state", "prescale_gradients", "gradient_predivide_factor", "gradient_allreduce_op", "gradient_clipping"),

@@ -24,6 +24,8 @@ WITH_MASTER_WEIGHTS = {
     ("SGD", "16"): "sgd",
 }
 """16-bit weights beside fp32 ones in the optimizer; or everything in fp32."""
+WITH_MASTER_WEIGHTS_ALWAYS = {**WITH_MASTER_WEIGHTS, ("AdamW", "fp32"): "fp32-adam-master"}
+"""A second fp32 copy of the weights in the optimizer, whatever the weights are."""
 WITH_FP32_WEIGHTS = {("AdamW", "fp32"): "fp32-adam", ("AdamW", "16"): "fsdp-mixed"}
 """fp32 weights, 16-bit copies of them while they are gathered."""
 WITHOUT_MASTER_WEIGHTS = {("AdamW", "fp32"): "fp32-adam", ("AdamW", "16"): "pure-bf16-adam"}

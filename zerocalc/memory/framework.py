@@ -14,6 +14,10 @@ from zerocalc.spec.recipe import DTYPE_BYTES
 
 END: Moment = "backward_end"
 ANYWHERE = "which parameters are trained is not known: gradients of a layer or tensor counted as if all of it that can be were, reduced as one"
+UNFOLLOWED = (
+    "windows over modules to come are not followed for this model: what is gathered at once is taken as its bound, and backward as gathering all "
+    "that is beyond max_reuse_distance; what is really sent can be less, or up to all of it more"
+)
 FULL = "fp32"
 
 
@@ -60,7 +64,13 @@ def held(job: Job, rank: Rank, behaviour: FrameworkStage, activations: Block) ->
         if entry.bytes:
             terms.append(entry)
     spread = not rank.placed and any(row.what == "gradients" for row in behaviour.holds)
-    return block(terms, (), ((job.framework.note,) if job.framework.note else ()) + ((ANYWHERE,) if spread else ()))
+    notes = [job.framework.note, ANYWHERE if spread else None, UNFOLLOWED if _unfollowed(job, rank, behaviour) else None]
+    return block(terms, (), tuple([note for note in notes if note]))
+
+
+def _unfollowed(job: Job, rank: Rank, behaviour: FrameworkStage) -> bool:
+    """Whether windows decide what is gathered, and the modules to follow them over are not known."""
+    return rank.shards > 1 and any(row.windowed for row in behaviour.holds) and windowed(job, rank) is None
 
 
 def _entry(row: Holding, moments: tuple[Moment, ...], elements: int, shards: int, size: int, copies: int) -> Term:
@@ -106,7 +116,7 @@ def _edges(job: Job, rank: Rank) -> int:
     known = trained(job, rank)
     if known is None or rank.shards == 1:
         return 0
-    sizes, listed = known
+    sizes, listed, _ = known
     ordered = [sizes[number] for number in listed]
     share = (rank.flat or sum(ordered)) // rank.shards
     accumulates = job.training.accumulation > 1

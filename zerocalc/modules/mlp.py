@@ -13,9 +13,8 @@ def matrices(
 ) -> tuple[ParameterRow, ...]:  # fmt: skip
     """The tensors of an MLP: two matrices, or three when gated; ``fused`` makes one tensor of gate and up."""
     inner = 2 * ffn if gated and fused else ffn
-    rows = linear("mlp.up", inner, hidden, bias=bias, transposed=transposed)
-    if gated and not fused:
-        rows += linear("mlp.gate", ffn, hidden, bias=bias, transposed=transposed)
+    rows = linear("mlp.gate", ffn, hidden, bias=bias, transposed=transposed) if gated and not fused else ()
+    rows += linear("mlp.up", inner, hidden, bias=bias, transposed=transposed)
     return rows + linear("mlp.down", out or hidden, ffn, bias=bias if down_bias is None else down_bias, transposed=transposed)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
+from typing import NamedTuple
 
 from zerocalc.formulas.buffers import touched
 from zerocalc.formulas.formula import ceil_div
@@ -22,6 +23,14 @@ REPEATING = frozenset({"full", "operators"})
 """Kinds of recomputation that call a layer's modules again."""
 
 
+class Tensors(NamedTuple):
+    """Elements of all tensors, and their numbers in the order in which the model lists them, and in which their gradients come."""
+
+    sizes: list[int]
+    listed: list[int]
+    arriving: list[int]
+
+
 def listed_whole(job: Job, rank: Rank) -> bool:
     """Whether a rank has the whole list of tensors, and trains them all: no bare number, no adapters, no stage of
     a pipeline, no experts on ranks of their own.
@@ -29,14 +38,14 @@ def listed_whole(job: Job, rank: Rank) -> bool:
     return rank.arch is not None and rank.trainable == rank.parameters and job.parallel.pp == 1 and not job.experts_apart
 
 
-def trained(job: Job, rank: Rank) -> tuple[list[int], list[int]] | None:
+def trained(job: Job, rank: Rank, weights_first: bool = False) -> Tensors | None:
     """As `tensors`, of those that are trained: all, or the adapters' matrices, layer by layer; ``None`` where they are not known."""
     if rank.arch is None:
         return None
     if rank.adapters is not None and rank.split == 1:
         sizes = [math.prod(shape) for shape in rank.adapters.shapes]
-        return sizes, [*range(len(sizes))]
-    return tensors(job, rank.arch) if listed_whole(job, rank) else None
+        return Tensors(sizes, [*range(len(sizes))], [*range(len(sizes))][::-1])
+    return tensors(job, rank.arch, weights_first) if listed_whole(job, rank) else None
 
 
 def touched_elements(job: Job, rank: Rank) -> list[int]:
@@ -44,7 +53,7 @@ def touched_elements(job: Job, rank: Rank) -> list[int]:
     share = ceil_div(rank.shardable("trainable"), rank.shards)
     if rank.arch is None or not listed_whole(job, rank):
         return [share] * rank.shards
-    sizes, listed = tensors(job, rank.arch)
+    sizes, listed, _ = tensors(job, rank.arch)
     return [amount for amount, _ in touched([sizes[number] for number in listed], rank.shards, share)]
 
 
@@ -69,35 +78,45 @@ def stack(job: Job, arch: Architecture) -> Stack:
     return Stack((*_leaves(arch.before, split), Node()), tuple(_layers(job, arch, split)), *ends)
 
 
-def tensors(job: Job, arch: Architecture) -> tuple[list[int], list[int]]:
-    """The sizes of all tensors in the order of the forward pass [elements], and their numbers in the order in which the model lists them."""
+def tensors(job: Job, arch: Architecture, weights_first: bool = False) -> Tensors:
+    """All tensors of one model-parallel rank; ``weights_first``: linear layers give the gradient of their weight before that of their bias.
+
+    So they do under autocast too, where both are cast for each product (torch 2.13, recorded).
+    Hugging Face's layers with RMSNorms list these behind attention and MLP; what lists them in the order of the forward pass has biases in its norms.
+    """
     split = job.parallel.tp
+    weights_first = weights_first or job.recipe.autocast
     sizes: list[int] = []
     listed: list[int] = []
+    arriving: list[int] = []
     for count, modules, in_layer in [(1, arch.before, False), *[(count, group, True) for count, group in arch.groups], (1, arch.after, False)]:
         own: list[int] = []
         order: list[int] = []
         late: list[int] = []
+        backward: list[int] = []
         for module in modules:
-            rows = [row for _, numbers in _called(module) for row in _copied(job, module, numbers)]
+            rows: list[int] = []
+            for _, numbers in _called(module):
+                coming = numbers if _weight_first(module, numbers, weights_first) else numbers[::-1]
+                backward = [len(own) + len(rows) + numbers.index(row) for row in coming] + backward
+                rows += numbers
             places = {row: len(own) + place for place, row in enumerate(rows)}
             own += [on_rank(module.parameter_rows[row], split) for row in rows]
             (late if in_layer and listed_last(module) else order).extend([places[row] for row in range(len(rows))])
         for _ in range(count):
             first = len(sizes)
             listed += [first + number for number in (*order, *late)]
+            arriving = [first + number for number in backward] + arriving
             sizes += own
-    return sizes, listed
+    return Tensors(sizes, listed, arriving)
 
 
-def _copied(job: Job, module: Module, rows: list[int]) -> list[int]:
-    """The tensors of one of a module's own modules so that, read backwards, they are in the order in which their gradients come.
+def _weight_first(module: Module, rows: list[int], linear: bool) -> bool:
+    """Whether a module's weight has its gradient before its bias: norms' have, those of linear layers where ``linear`` says so.
 
-    A linear layer's bias has its gradient before its weight; where both are cast for each product it is the other way round
-    (torch 2.13, recorded; not where weights are kept as (inputs, outputs), whose product is written with its bias first).
+    A linear layer that keeps its weight transposed is none to PyTorch: its product is written with its bias first.
     """
-    swapped = job.recipe.autocast and not module.transposed and any(module.parameter_rows[row][2] for row in rows)
-    return rows[::-1] if swapped else rows
+    return bool(rows) and (len(module.parameter_rows[rows[0]][1]) == 1 or (linear and not module.transposed))
 
 
 def _layers(job: Job, arch: Architecture, split: int) -> Iterator[Layers]:

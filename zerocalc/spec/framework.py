@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 Stage = Annotated[int, Field(ge=0, le=3, strict=True)]
 Moment = Literal["load", "forward", "loss", "backward_start", "backward_end", "step"]
 Choice = Literal[
-    "secondary_group", "reduce_to_owner", "grad_accum_dtype", "contiguous_gradients", "quantised_weights", "quantised_gradients",
+    "grad_sync", "secondary_group", "reduce_to_owner", "grad_accum_dtype", "contiguous_gradients", "quantised_weights", "quantised_gradients",
     "offload_optimizer", "offload_params",
 ]  # fmt: skip
 """Options of ZeRO's by which rows are there or not."""
@@ -79,7 +79,8 @@ class FrameworkStage(Spec):
     where that is another one, ``states_if_overlapped`` where reduction overlaps backward and nothing accumulates. ``gradients_unless``: options in
     whose place rows of the stage's own stand for gradients. ``pads``: how shards are rounded up. ``gradients_from``: where gradients lie in a buffer
     for good, the moment from which there is one. ``gradients_until``: the last moment of gradients. ``waiting_dtype``: in which sharded gradients
-    are kept whole while their reduction is deferred, if not in their own dtype.
+    are kept whole while their reduction is deferred, if not in their own dtype. ``weights_first``: linear layers give the gradient of their weight
+    before that of their bias.
     ``offload``: what it can keep elsewhere than on the GPU (framework_offload.py).
     A stage without ``moves`` and ``holds`` runs as [ZeRO] describes, by ZeRO's options: ``reduce_buffers`` are its buckets held at once when
     reduction overlaps backward, which it does, unless told otherwise, where it ``overlaps``.
@@ -98,6 +99,7 @@ class FrameworkStage(Spec):
     gradients_from: Literal["load"] | None = None
     gradients_until: Literal["backward_end", "step"] = "step"
     waiting_dtype: Literal["gather", "reduce"] | None = None
+    weights_first: StrictBool = False
     moves: Moves = ()
     holds: Holds = ()
     offload: Annotated[Any, BeforeValidator(_table)] = None

@@ -28,10 +28,11 @@ class Move(Spec):
     quantised (traffic/hops.py). ``order``: in which tensors go into
     buckets, as their gradients come (``arrival``) or as the ``model`` lists them while nothing overlaps. ``beyond``: where the modules are not known,
     only what is more than an option's number of elements. ``scale_per``: each call is followed by one of fp32 scales, for about so many elements one
-    (`window` only). ``per``: a ``micro_batch``, a ``step``, a ``reduction`` (which the stage's ``sync``
-    says), or an ``unshard``: a micro-batch, but a step where pipelines keep what is gathered.
-    ``over``: the ``shards`` of one copy, its ``replicas``, or the ``secondary`` group. ``when`` and ``unless``: only where an option is
-    set, or is not.
+    (`window` only). ``per``: a ``micro_batch``, a ``step``, a ``reduction`` (which the stage's ``sync`` says), or an ``unshard``: a micro-batch,
+    but a step where pipelines keep what is gathered. ``fitting``: only the calls that a contiguous bucket takes, or only the others: tensors
+    larger than one, all without contiguous_gradients (`bucket` only). ``cut``: a tensor larger than a bucket goes in pieces that end where shares
+    do. ``over``: the ``shards`` of one copy, its ``replicas``, or the ``secondary`` group. ``when`` and ``unless``: only where options are set,
+    or are not.
     """
 
     moment: Literal["forward", "backward", "step"]
@@ -40,7 +41,7 @@ class Move(Spec):
     by: Literal["unit", "whole", "tensor", "bucket", "arrival", "window", "hops"]
     of: Part = "all"
     order: Literal["arrival", "model"] = "arrival"
-    when: Choice | None = None
+    when: Choice | tuple[Choice, ...] | None = None
     unless: tuple[Choice, ...] = ()
     beyond: Limit | None = None
     units: tuple[Literal["root", "embedding", "layer", "head"], ...] = ()
@@ -50,6 +51,8 @@ class Move(Spec):
     over: Literal["shards", "replicas", "secondary"] = "shards"
     overlapped: StrictBool = False
     padded: StrictBool = True
+    fitting: StrictBool | None = None
+    cut: StrictBool = False
 
 
 class Holding(Spec):

@@ -256,7 +256,7 @@ class Job(Spec):
         self._check_time()
         for stage in z.stage or ():
             self.framework.stage(stage)
-        if z.grad_sync == "all-reduce" and 1 not in self.stages:
+        if z.grad_sync == "all-reduce" and 1 not in self.stages and self.framework.stage(self.stages[0]).published:
             raise FieldError("zero.grad_sync", "all-reduce is a variant of stage 1, which is not among the stages asked for")
         if z.gather == "broadcast" and 3 not in self.stages:
             raise FieldError("zero.gather", "broadcast is a variant of stage 3, which is not among the stages asked for")

@@ -20,6 +20,8 @@ DEFAULT_PREFETCH_ELEMENTS = 50_000_000
 """DeepSpeed's stage3_prefetch_bucket_size [elements]."""
 DEFAULT_PERSISTENT_ELEMENTS = 100_000
 """DeepSpeed's stage3_param_persistence_threshold: tensors of up to so many elements stay whole on every rank."""
+NOT_CHOSEN = (None, False, "none", "reduce-scatter")
+"""What options hold where a choice has not been made."""
 FUSED_BUFFER_BYTES = 4
 """[ZeRO] §6.2: fp32 elements; 3B parameters need a buffer of 12 GB."""
 FRAGMENTATION_WITHOUT_DEFRAGMENTATION = 0.3
@@ -113,12 +115,13 @@ class Zero(Spec):
                 raise FieldError(f"zero.{name}", f"{size:,} contradicts buffers fused, one buffer of the model's size: buckets are for constant ones")
         return self
 
-    def chosen(self, when: str | None, unless: tuple[str, ...] = ()) -> bool:
-        """Whether what is there only ``when`` one option is set, and ``unless`` others are, is there."""
-        return (when is None or self._set(when)) and not any(self._set(option) for option in unless)
+    def chosen(self, when: str | tuple[str, ...] | None, unless: tuple[str, ...] = ()) -> bool:
+        """Whether what is there only ``when`` some options are set, and ``unless`` others are, is there."""
+        needed = (when,) if isinstance(when, str) else when or ()
+        return all(self._set(option) for option in needed) and not any(self._set(option) for option in unless)
 
     def _set(self, option: str) -> bool:
-        return getattr(self, option) not in (None, False, "none")
+        return getattr(self, option) not in NOT_CHOSEN
 
     @property
     def offloads(self) -> bool:

@@ -9,26 +9,27 @@ from itertools import accumulate
 from zerocalc.formulas.buffers import filled
 from zerocalc.formulas.formula import ceil_div
 from zerocalc.modules.rank import Rank
+from zerocalc.modules.visits import Tensors
 from zerocalc.spec.framework_rows import Move
 from zerocalc.spec.job import Job
 
-FLAT = "flat_twice"
-"""Padding of all parameters as one flat buffer, of which each rank owns a share."""
 Part = tuple[str, int, int]
 """(name, elements, calls)."""
 
 
-def buckets(job: Job, rank: Rank, move: Move, known: tuple[list[int], list[int]], *, overlapped: bool) -> list[Part]:
+def buckets(job: Job, rank: Rank, move: Move, known: Tensors, *, overlapped: bool) -> list[Part]:
     """The calls of one reduction of all gradients of ``known`` tensors, one for each bucket or for each owner of a part of one."""
-    sizes, listed = known
-    order = listed if move.order == "model" and not overlapped else range(len(sizes))[::-1]
+    sizes, listed, arriving = known
+    order = listed if move.order == "model" and not overlapped else arriving
     counts = filled([sizes[number] for number in order], job.zero.reduce_bucket_size)
     ends = list(accumulate(counts))
     groups = [order[end - count : end] for end, count in zip(ends, counts, strict=True)]
+    if move.fitting is not None:
+        groups = [group for group in groups if _fits(job, sum([sizes[n] for n in group])) is move.fitting]
     each = move.padded and rank.rule == "tensor"
     totals = [sum([ceil_div(sizes[n], rank.shards) * rank.shards if each else sizes[n] for n in group]) for group in groups]
     most = job.zero.reduce_bucket_size
-    if move.op != "reduce" and not (rank.rule == FLAT and max(totals) > most):
+    if move.op != "reduce" and not (move.cut and max(totals) > most):
         return grouped(totals)
     starts = dict(zip(listed, accumulate([0, *[sizes[n] for n in listed[:-1]]]), strict=True))
     share = (rank.flat or sum(sizes)) // rank.shards
@@ -40,6 +41,11 @@ def buckets(job: Job, rank: Rank, move: Move, known: tuple[list[int], list[int]]
         pieces = _owned([(starts[n], sizes[n]) for n in group], share)
         calls += _together(pieces) if move.op == "reduce" else _sent(pieces, most)
     return grouped(calls)
+
+
+def _fits(job: Job, elements: int) -> bool:
+    """Whether so many elements lie in the contiguous bucket when they are reduced."""
+    return job.zero.contiguous_gradients and elements <= job.zero.reduce_bucket_size
 
 
 def _owned(group: Iterable[tuple[int, int]], share: int) -> list[tuple[int, int]]:

@@ -135,7 +135,7 @@ def _parts(job: Job, rank: Rank, behaviour: FrameworkStage, move: Move) -> list[
         return grouped(_arrivals(job, rank))
     if move.by == "tensor" and rank.split == 1:
         return grouped(rank.tensors(move.of, trained=stepped))
-    if move.by == "bucket" and (known := trained(job, rank)) is not None:
+    if move.by == "bucket" and (known := trained(job, rank, behaviour.weights_first)) is not None:
         return buckets(job, rank, move, known, overlapped=job.overlaps(behaviour.stage))
     return _of_unknown(job, rank, move)
 
@@ -190,6 +190,8 @@ def _of_unknown(job: Job, rank: Rank, move: Move) -> list[tuple[str, int, int]]:
         whole = max(0, whole - getattr(job.zero, move.beyond))
     if move.op == "reduce":  # one call for each owner
         return [("", ceil_div(whole, rank.shards), rank.shards)]
+    if move.fitting is not None and move.fitting is not job.zero.contiguous_gradients:
+        return []
     if move.by == "bucket":
         full, rest = divmod(whole, job.zero.reduce_bucket_size)
         return [("", elements, count) for elements, count in ((job.zero.reduce_bucket_size, full), (rest, 1)) if count]
@@ -202,16 +204,16 @@ def _arrivals(job: Job, rank: Rank) -> list[int]:
     assert arch is not None
     known = trained(job, rank)
     if known is not None:
-        sizes = known[0]
+        sizes = [known.sizes[number] for number in known.arriving]
     elif rank.adapters is not None:
-        sizes = [ceil_div(math.prod(shape), job.parallel.tp) for shape in rank.adapters.shapes]
+        sizes = [ceil_div(math.prod(shape), job.parallel.tp) for shape in rank.adapters.shapes][::-1]
     else:
-        sizes = [on_rank(row, job.parallel.tp) for modules in arch.in_order() for module in modules for row in module.parameter_rows]
+        sizes = [on_rank(row, job.parallel.tp) for modules in arch.in_order() for module in modules for row in module.parameter_rows][::-1]
     if pipeline_split(job) > 1:
         sizes = [ceil_div(size, pipeline_split(job)) for size in sizes]
     item = DTYPE_BYTES[job.reduce_dtype]
     buckets, filled, limit = [], 0, FIRST_ARRIVAL_BYTES
-    for size in reversed(sizes):
+    for size in sizes:
         filled += size
         if filled * item >= limit:
             buckets.append(filled)
