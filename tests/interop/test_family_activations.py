@@ -22,9 +22,9 @@ FILES: list[dict[str, Any]] = [json.loads(file.read_text("utf-8")) for file in s
 CONFIGS: dict[str, Any] = {**json.loads((DATA / "family_defaults.json").read_text("utf-8"))["families"]}
 for data in FILES:
     CONFIGS.update(data.get("configs", {}))
-RUNS = [run | {"seq": data["seq"], "micro_batch": data["micro_batch"]} for data in FILES for run in data["runs"]]
+RUNS = [{"seq": data["seq"], "micro_batch": data["micro_batch"]} | run for data in FILES for run in data["runs"]]
 TOLERANCE = 0.005
-"""Of a layer's bytes: routers' small by-products, scaled norms' weights in fp32."""
+"""Of a layer's bytes, where a run does not say exactly what is not counted: routers' small by-products, scaled norms' weights in fp32."""
 OUTSIDE = 0.005
 IDS_AND_STATISTICS = 64
 """Bytes a token outside the layers that are not counted: integers, and weights of norms in fp32; all layers' sines and cosines are not measured."""
@@ -49,17 +49,24 @@ def kept(modules: tuple[Module, ...]) -> int:
     return sum(module.kept_bytes for module in modules)
 
 
-@pytest.mark.parametrize("run", RUNS, ids=lambda run: "-".join([run["family"], run["kernel"], *map(str, run.get("set", {})), run.get("recipe", "")]))
+def _name(run: dict[str, Any]) -> str:
+    return "-".join([run["family"], run["kernel"], *map(str, run.get("set", {})), run.get("recipe", ""), f"{run['seq']}x{run['micro_batch']}"])
+
+
+@pytest.mark.parametrize("run", RUNS, ids=_name)
 def test_what_every_layer_keeps(run: dict[str, Any]) -> None:
     job = job_of(run)
     arch = architecture(job.model, layout(job, run["seq"]), job.implementation)
     assert arch is not None
     assert arch.saves
     ours = sorted(kept(modules) for count, modules in arch.groups for _ in range(count))
-    theirs = sorted(size for count, size in run["layers"] for _ in range(count))
+    theirs = sorted((size, rest) for count, size, *rest in run["layers"] for _ in range(count))
     assert len(ours) == len(theirs)
-    for mine, measured in zip(ours, theirs, strict=True):
-        assert mine == pytest.approx(measured, rel=TOLERANCE)
+    for mine, (measured, uncounted) in zip(ours, theirs, strict=True):
+        if uncounted:
+            assert mine + uncounted[0] == measured
+        else:
+            assert mine == pytest.approx(measured, rel=TOLERANCE)
     tokens = run["seq"] * run["micro_batch"]
     shared = sum(saved.bytes for module in arch.before for saved in module.saved if saved.name == "sines and cosines")
     assert kept(arch.before) + kept(arch.after) - shared == pytest.approx(run["outside"], rel=OUTSIDE, abs=IDS_AND_STATISTICS * tokens)

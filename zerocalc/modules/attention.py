@@ -6,7 +6,7 @@ import math
 from typing import Any, Literal
 
 from zerocalc.modules.base import ParameterRow, linear
-from zerocalc.modules.tape import FULL, Shape, Tape, Value
+from zerocalc.modules.tape import FULL, MASK, Shape, Tape, Value
 
 QkNorm = Literal["none", "head", "full", "heads"]
 
@@ -60,14 +60,16 @@ def projections(
 def attend(
     tape: Tape, x: Value, *, heads: int, kv_heads: int, head_dim: int, value_dim: int | None = None, out: int | None = None,
     softmax: str = "fp32", soft_cap: bool = False, clamped: bool = False, sinks: bool = False, sink_gate: bool = False, dropout: bool = False,
-    residual_dropout: bool = False, query_gate: bool = False, value_norm: bool = False, **values: Any,
+    residual_dropout: bool = False, query_gate: bool = False, value_norm: bool = False, differential: bool = False, dynamic_mask: int = 0,
+    **values: Any,
 ) -> Value:  # fmt: skip
     """The forward pass of multi-head or grouped-query attention.
 
     ``softmax``: the dtype in which the class computes unfused scores, fp32 or compute's, or ``fp32_scores``, with queries and keys that are cast
     before their product, or ``shifted``, compute's with the largest score subtracted first. ``soft_cap``, ``clamped``: an operation bounds scores.
     ``dropout``: on the scores. ``sink_gate``: sinks scale the result instead of being scores. ``query_gate``: a sigmoid of what comes with
-    the queries does. ``value_norm``: values are normed too, without a weight. Other values: `_projected`, `_positioned`, `_finished`.
+    the queries does. ``value_norm``: values are normed too, without a weight. ``differential``: the difference of two results.
+    ``dynamic_mask``: the values decide what is masked, from so many positions on. Other values: `_projected`, `_positioned`, `_finished`.
     """
     value_dim = value_dim or head_dim
     x = entering(tape, x)
@@ -79,7 +81,10 @@ def attend(
         kv_heads = heads
     q, k = _positioned(tape, x, q, k, (heads, head_dim), (kv_heads, head_dim), **values)
     grouped = kv_heads < heads and not (kv_heads == 1 and _many_views(tape))
-    context = core(
+    if dynamic_mask:
+        v = _dynamic_mask(tape, v, (kv_heads, value_dim), dynamic_mask)
+    attended = _differential if differential else core
+    context = attended(
         tape, q, k, v, heads=heads, head_dim=head_dim, value_dim=value_dim, grouped=grouped, softmax=softmax, soft_cap=soft_cap or clamped,
         sinks=sinks and not sink_gate, dropout=dropout,
     )  # fmt: skip
@@ -239,6 +244,36 @@ def core(
     if again:
         tape.rebuilding = False
     return out
+
+
+def _differential(tape: Tape, q: Value, k: Value, v: Value, *, heads: int, value_dim: int, **how: Any) -> Value:
+    """Differential attention (arXiv 2410.05258 §2.1): for each half of the values, repeated, a pass over the same queries and keys; of their
+    results side by side one half of the heads less λ times the other, normed.
+    """
+    run = tape.run
+    for half in ("first half", "second half"):
+        values = Value(
+            f"{half} of the values, repeated", v.dtype, run.tp, (run.tokens, heads if v.shape[1:] == q.shape[1:] else v.shape[1], value_dim)
+        )
+        if half == "second half" and run.kernel == "eager" and run.micro_batch > 1:
+            q, k = tape.like(q, "queries, in order once more"), tape.like(k, "keys, in order once more")
+        out = core(tape, q, k, values, heads=heads, value_dim=value_dim, **how)
+    tape.scale(Value("results for both halves of the values", out.dtype, run.tp, (run.tokens, heads, 2 * value_dim)), "results times λ")
+    difference = Value("difference of the results", out.dtype, run.tp, (run.tokens, heads // 2, 2 * value_dim))
+    return tape.norm(difference, "inner norm", "rms_fused", "attention output", weight=False)
+
+
+def _dynamic_mask(tape: Tape, v: Value, value: Shape, window: int) -> Value:
+    """exp(A·softplus(dt(values))), a number for each key, is added to the scores; beyond a ``window`` only the largest keep theirs (Doge)."""
+    run, divisor = tape.run, v.divisor
+    step = tape.linear(v.viewed("values", (math.prod(value),)), "dt_proj", "steps of the mask", value[:1], divisor)
+    tape.keep(step)
+    for name in ("softplus of the steps", "exp of the steps"):
+        tape.keep(tape.like(step, name))
+    tape.small("causal mask", MASK, 1, (run.tokens, run.seq))
+    if run.seq > window:
+        tape.small("mask of what is not among the largest", MASK, divisor, (run.tokens, *value[:1], run.seq))
+    return tape.like(v, "values, sequence after sequence") if run.micro_batch > 1 else v
 
 
 def _in_order(x: Value, shape: Shape) -> Value:

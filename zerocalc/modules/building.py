@@ -11,6 +11,7 @@ from zerocalc.modules.flow import Step, Steps, passed
 from zerocalc.modules.layers import Architecture, Modules
 from zerocalc.modules.tape import Adapters, Tape
 from zerocalc.modules.written import written
+from zerocalc.spec.base import FieldError
 from zerocalc.spec.implementation import Implementation
 from zerocalc.spec.model import Model, dimensions
 
@@ -33,7 +34,10 @@ def architecture(model: Model, run: Layout | None = None, how: Implementation | 
     known = model.stack is None or model.stack.activations
     tape = Tape(run, how, _adapters(model, run)) if run and how and known else None
     layers = [(part, _modules(steps, tape, width, recompute)) for count, steps in groups for part, recompute in _recomputed(count, tape)]
-    return Architecture(_modules(before, tape, width), tuple(layers), _modules(after, tape, width), vocab=vocab, hidden=hidden, tied=tied, tape=tape)
+    made = Architecture(_modules(before, tape, width), tuple(layers), _modules(after, tape, width), vocab=vocab, hidden=hidden, tied=tied, tape=tape)
+    if not any(module.parameter_rows for modules in (made.before, *[group for _, group in made.groups], made.after) for module in modules):
+        raise FieldError("model.stack", "no module of it has a tensor, so there is nothing to train: list its modules in before, groups and after")
+    return made
 
 
 def _adapters(model: Model, run: Layout) -> Adapters | None:

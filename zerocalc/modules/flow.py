@@ -13,6 +13,7 @@ from zerocalc.modules.delta import channels, delta
 from zerocalc.modules.ends import embed, project
 from zerocalc.modules.latent import latent
 from zerocalc.modules.layer_inputs import make_layer_inputs, take_layer_input
+from zerocalc.modules.linear_attention import attend_in_blocks
 from zerocalc.modules.lru import recur
 from zerocalc.modules.mamba import selective, structured
 from zerocalc.modules.mlp import activate, feed
@@ -36,7 +37,7 @@ Steps: TypeAlias = Sequence[Any]
 
 MIXERS: dict[str, Callable[..., Value]] = {
     "attention": attend, "mla": latent, "delta": delta, "channel_delta": channels, "mamba": selective, "mamba2": structured, "convolution": convolve,
-    "recurrent": recur, "layer_input": take_layer_input, "mlp": feed, "moe": route, "head": project,
+    "recurrent": recur, "linear_attention": attend_in_blocks, "layer_input": take_layer_input, "mlp": feed, "moe": route, "head": project,
 }  # fmt: skip
 """What reads a normed stream, and whose result is added to the stream."""
 REBUILD_LAYERS = frozenset({"full", "operators"})
@@ -47,6 +48,7 @@ SPEAK_OF = {
     "mla": ("attention",),
     "delta": ("attention",),
     "channel_delta": ("attention",),
+    "linear_attention": ("attention",),
     "mlp": ("mlp",),
     "moe": ("mlp", "experts", "moe"),
 }
@@ -159,6 +161,8 @@ class _Flow:
         own = [normed for name, normed in self.normed.items() if any(word in name for word in SPEAK_OF.get(step.type, ()))]
         if own:
             self.read = own[-1]  # mixers side by side may have a norm each
-        read = self.tape.like(self.read, f"{step.type} input, scaled") if step.values.get("scaled") else self.read
+        read = next((self.tape.like(self.read, f"{step.type} input, {how}") for how in ("scaled", "picked") if step.values.get(how)), self.read)
+        if step.values.get("residual_scale"):
+            self.tape.scale(self.stream, "residual stream, scaled")
         self.result = MIXERS[step.type](self.tape, read, **step.values)
         self.mixer = step.type

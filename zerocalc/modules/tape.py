@@ -186,7 +186,8 @@ class Tape:
     def norm(self, x: Value, name: str, kind: str, out: str, *, weight: bool = True) -> Value:
         """LayerNorm or RMSNorm over the last axis. ``kind``: layer or rms, with ``_fp32`` where it is scaled by its weight before it is cast back.
 
-        ``rms_squares``: only the squares are in fp32; ``rms_power``: as rms_fp32, with a power for the root, which keeps the mean square too.
+        ``rms_squares``: only the squares are in fp32; ``rms_power``: as rms_fp32, with a power for the root, which keeps the mean square too;
+        ``rms_fused``: in one kernel, whatever the implementation.
         """
         axes = x.shape[:-1]
         if kind == "layer_fp32" and self.how.rms_norm != "fused":
@@ -195,7 +196,7 @@ class Tape:
             inner = self.cast(x, FULL) if self.autocast else x
             self._normed(inner, name, axes, 2)
             return self.like(inner, out)
-        if self.how.rms_norm == "fused":
+        if self.how.rms_norm == "fused" or kind == "rms_fused":
             self._normed(x, name, axes, 1)
             return self.like(x, out)
         inner = self.cast(x, FULL, f"{x.name} (fp32)")

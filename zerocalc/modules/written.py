@@ -15,6 +15,7 @@ from zerocalc.modules.delta import channel_weights, delta_weights
 from zerocalc.modules.ends import embedding_tables, head_weights
 from zerocalc.modules.latent import latent_projections
 from zerocalc.modules.layer_inputs import layer_input_weights, layer_inputs_weights
+from zerocalc.modules.linear_attention import block_weights
 from zerocalc.modules.lru import recurrent_weights
 from zerocalc.modules.mamba import selective_weights, structured_weights
 from zerocalc.modules.mlp import matrices
@@ -36,6 +37,7 @@ ROWS: dict[str, tuple[Component, Callable[..., tuple[ParameterRow, ...]]]] = {
     "mamba2": ("other", structured_weights),
     "convolution": ("other", convolution_weights),
     "recurrent": ("attention", recurrent_weights),
+    "linear_attention": ("attention", block_weights),
     "router": ("experts", scaled_router),
     "layer_inputs": ("embedding", layer_inputs_weights),
     "layer_input": ("other", layer_input_weights),
@@ -70,6 +72,9 @@ PASSING: dict[str, frozenset[str]] = {
             "gate_width",
             "inner_norm",
             "residual_dropout",
+            "residual_scale",
+            "differential",
+            "dynamic_mask",
         }
     ),
     "mla": frozenset({"rotary", "dropout"}),
@@ -79,11 +84,27 @@ PASSING: dict[str, frozenset[str]] = {
     "mamba2": frozenset({"scaled"}),
     "convolution": frozenset(),
     "recurrent": frozenset({"activation"}),
+    "linear_attention": frozenset({"block", "activation"}),
     "router": frozenset({"top_k", "kind"}),
     "layer_inputs": frozenset({"kind"}),
     "layer_input": frozenset({"activation"}),
-    "mlp": frozenset({"idle", "activation", "dropout", "residual_dropout", "inner_norm"}),
-    "moe": frozenset({"activation", "scores", "normalised", "routing", "router_input", "router_copy", "dense", "jitters", "group_limited"}),
+    "mlp": frozenset({"idle", "picked", "activation", "dropout", "residual_dropout", "residual_scale", "inner_norm"}),
+    "moe": frozenset(
+        {
+            "activation",
+            "scores",
+            "normalised",
+            "routing",
+            "router_input",
+            "router_copy",
+            "dense",
+            "jitters",
+            "group_limited",
+            "probabilities",
+            "one_by_one",
+            "residual_dropout",
+        }
+    ),
 }
 """Values that only the forward pass reads: they change no tensor of the module."""
 

@@ -20,6 +20,7 @@ ModuleType = Literal[
     "mamba2",
     "convolution",
     "recurrent",
+    "linear_attention",
     "layer_inputs",
     "layer_input",
     "mlp",
@@ -29,9 +30,10 @@ ModuleType = Literal[
 ]
 ComponentName = Literal["embedding", "head", "attention", "mlp", "experts", "norms", "other"]
 
-NormKind = Literal["layer", "layer_fp32", "rms", "rms_fp32", "rms_squares", "rms_power"]
+NormKind = Literal["layer", "layer_fp32", "rms", "rms_fp32", "rms_squares", "rms_power", "rms_fused"]
 """LayerNorm or RMSNorm; ``_fp32`` where the class scales by the weight before it casts back (and, of LayerNorm, writes it out step by step),
-``rms_squares`` where only the squares are taken in fp32 (T5), ``rms_power`` as rms_fp32 with a power for the root (Gemma 4)."""
+``rms_squares`` where only the squares are taken in fp32 (T5), ``rms_power`` as rms_fp32 with a power for the root (Gemma 4),
+``rms_fused`` where PyTorch's own kernel runs it."""
 Size = Annotated[int, Field(ge=0, le=10**12, strict=True)]
 
 MOST_EXPERTS = 100_000
@@ -48,6 +50,7 @@ SIZES: dict[str, tuple[str, ...]] = {
     "mamba2": ("hidden", "inner", "heads", "state", "groups", "conv"),
     "convolution": ("hidden", "conv"),
     "recurrent": ("hidden", "width", "heads", "conv"),
+    "linear_attention": ("hidden", "heads", "head_dim", "block"),
     "layer_inputs": ("hidden", "layers", "width"),
     "layer_input": ("hidden", "width"),
     "mlp": ("hidden", "ffn"),
@@ -58,7 +61,7 @@ SIZES: dict[str, tuple[str, ...]] = {
 """The sizes without which a module of a type has no tensors."""
 WORDS: dict[str, tuple[str, ...]] = {
     "qk_norm": ("none", "head", "full", "heads"),
-    "layout": ("fused", "transposed", "each"),
+    "layout": ("fused", "transposed", "each", "stacked"),
     "kind": get_args(NormKind),
     "reads": ("result", "stream", "sum", "layer", "inside"),
     "qk_norm_kind": get_args(NormKind),
@@ -68,6 +71,7 @@ WORDS: dict[str, tuple[str, ...]] = {
     "rotary_dtype": ("fp32", "compute"),
     "softmax": ("fp32", "compute", "fp32_scores", "shifted"),
     "scores": ("fp32", "compute"),
+    "probabilities": ("fp32", "compute"),
     "routing": ("softmax", "sigmoid", "chosen"),
     "router_input": ("fp32", "compute"),
     "input": ("fp32", "compute"),
