@@ -135,7 +135,7 @@ NO_MODELS: list[tuple[str, str, Any, str]] = [
     ("qwen3-30b-a3b", "num_experts", 10**9, "moe experts: 1,000,000,000 experts are more than 100,000"),
     ("qwen3-30b-a3b", "num_experts_per_tok", 1000, "moe experts: a token cannot pass through 1,000 of 128 experts"),
     ("mixtral-8x7b", "num_experts_per_tok", 9, "moe moe: a token cannot pass through 9 of 8 experts"),
-    ("dbrx", "ffn_config.moe_top_k", 17, "tensors experts: a token cannot pass through 17 of 16 experts"),
+    ("dbrx", "ffn_config.moe_top_k", 17, "moe experts: a token cannot pass through 17 of 16 experts"),
     ("jamba-v0.1", "num_experts_per_tok", 17, "moe experts: a token cannot pass through 17 of 16 experts"),
     ("deepseek-v2", "num_experts_per_tok", 161, "moe experts: a token cannot pass through 161 of 160 experts"),
     ("deepseek-v3", "num_experts_per_tok", 257, "moe experts: a token cannot pass through 257 of 256 experts"),

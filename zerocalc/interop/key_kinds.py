@@ -26,11 +26,11 @@ BY_NAME = {
     ),
     **dict.fromkeys(
         (
-            "attention_dropout", "attn_logit_softcapping", "clip_qkv", "final_logit_softcapping", "hidden_dropout", "partial_rotary_factor",
-            "rope_theta",
+            "attention_dropout", "attn_logit_softcapping", "clip_qkv", "final_logit_softcapping", "hidden_dropout", "moe_jitter_eps",
+            "moe_normalize_expert_weights", "partial_rotary_factor", "rope_theta",
         ), NUMBER,
     ),
-    **dict.fromkeys(("architecture", "hidden_act", "hybrid_override_pattern", "model_type", "position_embedding_type"), TEXT),
+    **dict.fromkeys(("architecture", "hidden_act", "hybrid_override_pattern", "model_type", "name", "position_embedding_type"), TEXT),
     **dict.fromkeys(("mamba_dt_rank", "time_step_rank"), RANK),
     "gating": CHOICE,
     "index_topk_pattern": PATTERN,
@@ -44,7 +44,7 @@ BY_NAME = {
         ), WHOLES,
     ),
     **dict.fromkeys(("attn_layers", "block_types", "indexer_types", "languages", "layer_types", "layers_block_type", "mlp_layer_types"), WORDS),
-    **dict.fromkeys(("compress_rates", "full_attention", "model_args", "rope_parameters", "sliding_attention"), TABLE),
+    **dict.fromkeys(("compress_rates", "ffn_act_fn", "full_attention", "model_args", "rope_parameters", "sliding_attention"), TABLE),
 }  # fmt: skip
 """What keys hold whatever a default is, but for sizes; compared with what the configuration classes of transformers 5.24.0 declare."""
 

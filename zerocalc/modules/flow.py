@@ -161,7 +161,7 @@ class _Flow:
         own = [normed for name, normed in self.normed.items() if any(word in name for word in SPEAK_OF.get(step.type, ()))]
         if own:
             self.read = own[-1]  # mixers side by side may have a norm each
-        read = self.tape.like(self.read, f"{step.type} input, scaled") if step.values.get("scaled") else self.read
+        read = next((self.tape.like(self.read, f"{step.type} input, {how}") for how in ("scaled", "picked") if step.values.get(how)), self.read)
         if step.values.get("residual_scale"):
             self.tape.scale(self.stream, "residual stream, scaled")
         self.result = MIXERS[step.type](self.tape, read, **step.values)

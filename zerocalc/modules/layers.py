@@ -112,7 +112,7 @@ def on_rank(row: ParameterRow, tensor_parallel: int) -> int:
     return math.prod(shape) if tensor_parallel == 1 or replicated(name) else ceil_div(math.prod(shape), tensor_parallel)
 
 
-READ_BY_ACTIVATIONS = ("mlp.up.weight", "mlp.gate.weight", "experts.up")
+READ_BY_ACTIVATIONS = ("mlp.up.weight", "mlp.gate.weight", "experts.up", "experts.gate")
 
 
 def widest(modules: Modules) -> int:
@@ -121,9 +121,9 @@ def widest(modules: Modules) -> int:
     for module in modules:
         if module.component in ("mlp", "experts"):
             axis = -1 if module.transposed else -2
-            read = [(name, shape[axis]) for name, shape, _ in module.parameter_rows if name.endswith(READ_BY_ACTIVATIONS)]
-            each = bool(read) and read[0][0] not in READ_BY_ACTIVATIONS  # a tensor for each expert
-            found.append(sum([width for _, width in read]) * module.used // (module.experts if each else 1))
+            read = [shape for name, shape, _ in module.parameter_rows if name.endswith(READ_BY_ACTIVATIONS)]
+            each = bool(read) and len(read[0]) == 2  # a matrix for each expert, or all experts' rows in one
+            found.append(sum([shape[axis] for shape in read]) * module.used // (module.experts if each else 1))
     return max(found)
 
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Literal
 
-from zerocalc.modules.attention import entering
+from zerocalc.modules.attention import entering, leaving
 from zerocalc.modules.base import Module, ParameterRow, SavedRow, linear
 from zerocalc.modules.mlp import activate, feed, gate_up, matrices
 from zerocalc.modules.tape import FULL, MASK, Tape, Value
 
-ExpertLayout = Literal["fused", "transposed", "each"]
+ExpertLayout = Literal["fused", "transposed", "each", "stacked"]
 INDEX = "int64"
 SHARED = "shared experts"
 
@@ -21,7 +21,8 @@ def moe(
 ) -> list[Module]:  # fmt: skip
     """A layer of ``experts`` of which a token passes through ``top_k``.
 
-    ``layout``: all experts in one tensor, ``fused`` (experts, out, in) or ``transposed`` (experts, in, out), or ``each`` in its own.
+    ``layout``: all experts in one tensor, ``fused`` (experts, out, in) or ``transposed`` (experts, in, out), or ``each`` in its own, or ``stacked``:
+    three matrices of (experts times ffn, hidden) for gate, up and down.
     ``correction_bias``: a learned score an expert (DeepSeek-V3, arXiv 2412.19437 §2.1.2). ``shared_ffn``: the width of the shared experts together.
     """
     modules = [Module("experts", "experts", _experts(hidden, experts, ffn, gated, bias, layout), saved, top_k, experts, layout == "transposed")]
@@ -40,6 +41,8 @@ def _experts(hidden: int, experts: int, ffn: int, gated: bool, bias: bool, layou
     if layout == "each":
         one = matrices(hidden=hidden, ffn=ffn, gated=gated, bias=bias)
         return tuple((f"experts.{i}.{name}", shape, linear_weight) for i in range(experts) for name, shape, linear_weight in one)
+    if layout == "stacked":
+        return tuple((f"experts.{name}", (experts * ffn, hidden), True) for name in ("gate", "up", "down"))
     rows: list[ParameterRow] = []
     for name, out, inner in (("up", 2 * ffn if gated else ffn, hidden), ("down", hidden, ffn)):
         rows.append((f"experts.{name}", (experts, inner, out) if layout == "transposed" else (experts, out, inner), True))
@@ -52,13 +55,15 @@ def route(
     tape: Tape, x: Value, *, experts: int, top_k: int, ffn: int, gated: bool = True, activation: str = "silu", shared_ffn: int = 0,
     shared_gate: bool = False, scores: Literal["fp32", "compute"] = "fp32", normalised: bool = False,
     routing: Literal["softmax", "sigmoid", "chosen"] = "softmax", router_input: Literal["fp32", "compute"] = "compute",
-    router_copy: bool = False, dense: bool = False, jitters: int = 0, group_limited: bool = False, router: bool = True, **_: object,
+    router_copy: bool = False, dense: bool = False, jitters: int = 0, group_limited: bool = False, router: bool = True,
+    probabilities: Literal["fp32", "compute"] = "fp32", one_by_one: bool = False, residual_dropout: bool = False, **_: object,
 ) -> Value:  # fmt: skip
     """The forward pass of routed experts, a token going through ``top_k`` of them; ``scores`` is the dtype of what weighs their results,
     ``normalised`` whether the weights are divided by their sum, ``routing`` whether probabilities are a softmax or sigmoid over all experts or a
     softmax over the ``chosen`` ones, ``router_input`` whether the class casts it, and ``router_copy`` its weight. ``dense``: every token goes through
     every expert, weighed before it (Llama 4). ``jitters``: how often the tokens are multiplied by noise first. ``group_limited``: probabilities of
-    experts outside the best groups are masked before the choice. Without ``router`` a step of its own has chosen.
+    experts outside the best groups are masked before the choice. Without ``router`` a step of its own has chosen. ``probabilities``: the dtype of
+    their softmax. ``one_by_one``: the class runs one expert after the other.
 
     Grouped, the tokens of all experts lie in one tensor; one after the other, each expert keeps its tokens, and their results once more.
     Experts on ranks of their own see as many tokens as there are on a rank, each expert as many as another: ranks send each other theirs.
@@ -76,10 +81,10 @@ def route(
         if router_copy and tape.compute != FULL:
             tape.small("router weight (fp32)", FULL, 1, (experts, x.shape[-1]))
         if not dense:
-            _choice(tape, logits, experts, top_k, routing, group_limited, normalised)
+            _choice(tape, logits, experts, top_k, routing, group_limited, normalised, probabilities)
     tape.merge("experts.up", (experts, 2 * ffn if gated else ffn, x.shape[-1]))
     tape.merge("experts.down", (experts, x.shape[-1], ffn))
-    result = _dense(tape, x, experts, top_k, ffn, activation) if dense else _chosen(tape, x, top_k, ffn, gated, activation, scores)
+    result = _dense(tape, x, experts, top_k, ffn, activation) if dense else _chosen(tape, x, top_k, ffn, gated, activation, scores, one_by_one)
     if shared_ffn:
         shared = feed(tape, x, ffn=shared_ffn, activation=activation, gated=gated)
         if shared_gate:
@@ -87,12 +92,13 @@ def route(
             tape.small("shared experts' gate", shared.dtype, x.divisor, (tape.run.tokens, 1))
     if again:
         tape.rebuilding = False
-    return Value("experts result", result.dtype, tape.run.sequence, x.shape)
+    return leaving(tape, Value("experts result", result.dtype, tape.run.sequence, x.shape), residual_dropout)
 
 
-def _choice(tape: Tape, logits: Value, experts: int, top_k: int, routing: str, group_limited: bool, normalised: bool) -> None:
+def _choice(tape: Tape, logits: Value, experts: int, top_k: int, routing: str, group_limited: bool, normalised: bool, softmax: str = FULL) -> None:
     """The router's probabilities and its choice."""
-    n, divisor, probabilities = tape.run.tokens, logits.divisor, logits.dtype if routing == "sigmoid" else FULL
+    n, divisor = tape.run.tokens, logits.divisor
+    probabilities = logits.dtype if routing == "sigmoid" or (softmax != FULL and not tape.autocast) else FULL
     if routing != "chosen":
         tape.small("router probabilities", probabilities, divisor, (n, experts))
     if group_limited:
@@ -102,10 +108,10 @@ def _choice(tape: Tape, logits: Value, experts: int, top_k: int, routing: str, g
         tape.small("weights before they are divided, and their sum", probabilities, divisor, (n, top_k + 1))
 
 
-def _chosen(tape: Tape, x: Value, top_k: int, ffn: int, gated: bool, activation: str, scores: str) -> Value:
+def _chosen(tape: Tape, x: Value, top_k: int, ffn: int, gated: bool, activation: str, scores: str, one_by_one: bool) -> Value:
     """The chosen experts of each token, and the weights of their results."""
     n, hidden = tape.run.tokens, x.shape[-1]
-    grouped = tape.how.experts == "grouped"
+    grouped = tape.how.experts == "grouped" and not (one_by_one and tape.how.qkv == "as_written")
     tape.small("places of tokens", INDEX, x.divisor, (3 if grouped else 2, n, top_k))
     chosen = Value("expert inputs", tape.compute if tape.autocast else x.dtype, tape.run.routed, (n, top_k, hidden))
     result = _experts_of(tape, chosen, (top_k, ffn), gated, activation, hidden)

@@ -88,8 +88,23 @@ PASSING: dict[str, frozenset[str]] = {
     "router": frozenset({"top_k", "kind"}),
     "layer_inputs": frozenset({"kind"}),
     "layer_input": frozenset({"activation"}),
-    "mlp": frozenset({"idle", "activation", "dropout", "residual_dropout", "residual_scale", "inner_norm"}),
-    "moe": frozenset({"activation", "scores", "normalised", "routing", "router_input", "router_copy", "dense", "jitters", "group_limited"}),
+    "mlp": frozenset({"idle", "picked", "activation", "dropout", "residual_dropout", "residual_scale", "inner_norm"}),
+    "moe": frozenset(
+        {
+            "activation",
+            "scores",
+            "normalised",
+            "routing",
+            "router_input",
+            "router_copy",
+            "dense",
+            "jitters",
+            "group_limited",
+            "probabilities",
+            "one_by_one",
+            "residual_dropout",
+        }
+    ),
 }
 """Values that only the forward pass reads: they change no tensor of the module."""
 

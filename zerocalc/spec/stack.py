@@ -61,7 +61,7 @@ SIZES: dict[str, tuple[str, ...]] = {
 """The sizes without which a module of a type has no tensors."""
 WORDS: dict[str, tuple[str, ...]] = {
     "qk_norm": ("none", "head", "full", "heads"),
-    "layout": ("fused", "transposed", "each"),
+    "layout": ("fused", "transposed", "each", "stacked"),
     "kind": get_args(NormKind),
     "reads": ("result", "stream", "sum", "layer", "inside"),
     "qk_norm_kind": get_args(NormKind),
@@ -71,6 +71,7 @@ WORDS: dict[str, tuple[str, ...]] = {
     "rotary_dtype": ("fp32", "compute"),
     "softmax": ("fp32", "compute", "fp32_scores", "shifted"),
     "scores": ("fp32", "compute"),
+    "probabilities": ("fp32", "compute"),
     "routing": ("softmax", "sigmoid", "chosen"),
     "router_input": ("fp32", "compute"),
     "input": ("fp32", "compute"),
