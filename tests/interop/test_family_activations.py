@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
+from zerocalc import estimate
 from zerocalc.interop.huggingface import model_from_config
 from zerocalc.modules.base import Module, layout
 from zerocalc.modules.building import architecture
@@ -118,3 +119,22 @@ def test_a_class_with_towers_keeps_what_its_text_model_keeps(whole: str, text_ty
         kinds = {"activations", "checkpoints", "logits"}
         totals.append(sum(t.bytes for t in plan(job).candidates[0].memory.gpu.terms if t.kind in kinds))
     assert totals[0] == totals[1] > 0
+
+
+def test_every_residual_stream_is_checkpointed_and_crosses_pipeline_stages() -> None:
+    config = CONFIGS["gemma3n_text"]["config"] | {"num_hidden_layers": 8, "activation_sparsity_pattern": None, "layer_types": None}
+    config |= {"intermediate_size": 1024, "num_kv_shared_layers": 0, "architectures": ["Gemma3nForCausalLM"]}
+    job = Job.model_validate({
+        "model": model_from_config(config, "gemma3n"),
+        "cluster": {"gpus": 2},
+        "recipe": "pure-bf16-adam",
+        "implementation": "huggingface",
+        "parallel": {"pp": 2},
+        "training": {"seq": 128, "recompute": "full"},
+    })  # fmt: skip
+    streams = 128 * config["altup_num_inputs"] * config["hidden_size"] * 2
+    arch = architecture(job.model, layout(job, 128), job.implementation)
+    assert arch is not None
+    assert {kept(modules) for _, modules in arch.groups} == {streams}
+    sent = [c for c in estimate(job, stage=0).communication.collectives if c.group == "pp" and "activation" in c.what]
+    assert {c.tensor_bytes for c in sent} == {streams}

@@ -34,7 +34,9 @@ BY_NAME = {
     **dict.fromkeys(("mamba_dt_rank", "time_step_rank"), RANK),
     "gating": CHOICE,
     "index_topk_pattern": PATTERN,
-    **dict.fromkeys(("layer_rope_theta", "sscp_conv_kernel_size", "sscp_conv_stride_size", "supported_aspect_ratios"), LIST),
+    **dict.fromkeys(
+        ("activation_sparsity_pattern", "layer_rope_theta", "sscp_conv_kernel_size", "sscp_conv_stride_size", "supported_aspect_ratios"), LIST,
+    ),
     **dict.fromkeys(("moe_layer_end_index", "vision_feature_layer"), SIGNED),
     **dict.fromkeys(
         (

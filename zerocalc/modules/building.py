@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from zerocalc.formulas.formula import ceil_div
 from zerocalc.modules.base import Layout
-from zerocalc.modules.flow import Step, Steps, passed
+from zerocalc.modules.flow import Step, Steps, passed, streams_of
 from zerocalc.modules.layers import Architecture, Modules
 from zerocalc.modules.tape import Adapters, Tape
 from zerocalc.modules.written import written
@@ -34,10 +34,11 @@ def architecture(model: Model, run: Layout | None = None, how: Implementation | 
     known = model.stack is None or model.stack.activations
     tape = Tape(run, how, _adapters(model, run)) if run and how and known else None
     layers = [(part, _modules(steps, tape, width, recompute)) for count, steps in groups for part, recompute in _recomputed(count, tape)]
-    made = Architecture(_modules(before, tape, width), tuple(layers), _modules(after, tape, width), vocab=vocab, hidden=hidden, tied=tied, tape=tape)
-    if not any(module.parameter_rows for modules in (made.before, *[group for _, group in made.groups], made.after) for module in modules):
+    ends = _modules(before, tape, width), _modules(after, tape, width)
+    if not any(module.parameter_rows for modules in (*ends, *[group for _, group in layers]) for module in modules):
         raise FieldError("model.stack", "no module of it has a tensor, so there is nothing to train: list its modules in before, groups and after")
-    return made
+    streams = max([streams_of(steps) for _, steps in groups], default=1)
+    return Architecture(ends[0], tuple(layers), ends[1], vocab=vocab, hidden=hidden, tied=tied, tape=tape, streams=streams)
 
 
 def _adapters(model: Model, run: Layout) -> Adapters | None:

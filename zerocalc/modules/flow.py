@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 from zerocalc.ledger import record
+from zerocalc.modules.altup import alternate, augment
 from zerocalc.modules.attention import attend
 from zerocalc.modules.base import SavedRow
 from zerocalc.modules.convolution import convolve
@@ -57,7 +58,7 @@ SPEAK_OF = {
 
 def passed(tape: Tape, steps: Steps, hidden: int, recompute: str) -> list[tuple[SavedRow, ...]]:
     """What each step of a pass over a stream of ``hidden`` numbers a token keeps. A layer that backward computes again keeps its input."""
-    flow = _Flow(tape, tape.stream(f"{steps[0].name} input" if steps else "", hidden))
+    flow = _Flow(tape, tape.stream(f"{steps[0].name} input" if steps else "", hidden * streams_of(steps)))
     tape.start(recompute)
     if recompute in REBUILD_LAYERS and any(step.type in MIXERS and not step.values.get("idle") for step in steps):
         tape.keep(flow.stream)
@@ -67,6 +68,11 @@ def passed(tape: Tape, steps: Steps, hidden: int, recompute: str) -> list[tuple[
         flow.step(step)
         kept.append(tape.take())
     return kept
+
+
+def streams_of(steps: Steps) -> int:
+    """How many residual streams go into some steps, as the first of them says."""
+    return int(steps[0].values.get("streams", 1)) if steps else 1
 
 
 class _Flow:
@@ -96,6 +102,11 @@ class _Flow:
             choose(self.tape, self.stream, **step.values)
         elif step.type == "layer_inputs":
             make_layer_inputs(self.tape, self.stream, **step.values)
+        elif step.type == "altup":
+            self._add("activated stream")
+            self.stream, self.read = alternate(self.tape, self.stream, **step.values), None
+        elif step.type == "laurel":
+            augment(self.tape, self.stream if self.read is None else self.read, **step.values)
         elif step.type == "tensors" and step.values:
             self._plain(step)
         elif step.type in MIXERS:

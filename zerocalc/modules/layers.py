@@ -22,15 +22,24 @@ class Architecture:
     """The modules of a model: ``before`` and ``after`` once, each group's as often as it says.
 
     ``parameters`` is Ψ, all of them [elements], a tied head once. ``saves`` tells whether what the layers keep for backward is known,
-    ``frozen`` whether only adapters are trained.
+    ``frozen`` whether only adapters are trained, ``streams`` how many residual streams go from layer to layer.
     """
 
     def __init__(
-        self, before: Modules, groups: tuple[tuple[int, Modules], ...], after: Modules, *, vocab: int, hidden: int, tied: bool, tape: Tape | None
+        self,
+        before: Modules,
+        groups: tuple[tuple[int, Modules], ...],
+        after: Modules,
+        *,
+        vocab: int,
+        hidden: int,
+        tied: bool,
+        tape: Tape | None,
+        streams: int = 1,
     ) -> None:
         self.before, self.groups, self.after = before, groups, after
         self.vocab, self.hidden, self.tied = vocab, hidden, tied
-        self.tape = tape
+        self.tape, self.streams = tape, streams
         self.saves, self.frozen = tape is not None, tape is not None and tape.frozen
         self.layers = sum([count for count, _ in groups])
         self.before_elements = elements(before)
@@ -42,7 +51,7 @@ class Architecture:
     def cut(self, before: Modules, groups: tuple[tuple[int, Modules], ...], after: Modules) -> Architecture:
         """A part of it."""
         whole = self.tied and bool(before) and bool(after)
-        return Architecture(before, groups, after, vocab=self.vocab, hidden=self.hidden, tied=whole, tape=self.tape)
+        return Architecture(before, groups, after, vocab=self.vocab, hidden=self.hidden, tied=whole, tape=self.tape, streams=self.streams)
 
     @property
     def layer(self) -> Modules:

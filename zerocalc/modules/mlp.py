@@ -20,11 +20,11 @@ def matrices(
 
 def feed(
     tape: Tape, x: Value, *, ffn: int, gated: bool = True, fused: bool = False, out: int | None = None, activation: str | None = None,
-    dropout: bool = False, residual_dropout: bool = False, inner_norm: str | None = None, **_: object,
+    dropout: bool = False, residual_dropout: bool = False, inner_norm: str | None = None, sparse: bool = False, **_: object,
 ) -> Value:  # fmt: skip
     """The forward pass of an MLP; ``dropout`` and ``inner_norm`` are of what goes into the last product.
 
-    ``activation``: silu where it is gated and gelu where it is not, unless told otherwise.
+    ``sparse``: of the gate only the largest numbers stay. ``activation``: silu where it is gated and gelu where it is not, unless told otherwise.
     """
     again = tape.region("mlp", x)
     x = entering(tape, x)
@@ -37,7 +37,7 @@ def feed(
         tape.keep(both)
         inner = Value("down input", both.dtype, tp, (tape.run.tokens, ffn))
     else:
-        inner = gate_up(tape, x, (ffn,), fused, activation)
+        inner = gate_up(tape, x, (ffn,), fused, activation, sparse=sparse)
     if inner_norm:
         inner = tape.norm(inner, "inner norm", inner_norm, "down input, normed")
     if dropout:
@@ -48,7 +48,7 @@ def feed(
     return leaving(tape, result, residual_dropout)
 
 
-def gate_up(tape: Tape, x: Value, width: tuple[int, ...], fused: bool, activation: str, layer: str = "mlp") -> Value:
+def gate_up(tape: Tape, x: Value, width: tuple[int, ...], fused: bool, activation: str, layer: str = "mlp", *, sparse: bool = False) -> Value:
     """activation(gate) · up, each an operation of its own."""
     tp = tape.run.tp
     if fused:
@@ -58,6 +58,10 @@ def gate_up(tape: Tape, x: Value, width: tuple[int, ...], fused: bool, activatio
         up = tape.linear(x, f"{layer}.up", "up", width, tp)
     half = Value("gate", gate.dtype, tp, (gate.shape[0], *width))
     half.base = gate.base
+    if sparse:  # what a deviation or more above the mean is kept, less that bound: relu(gate - mean - factor·deviation)
+        tape.keep(half)
+        tape.small("deviation of the gate", half.dtype, tp, (half.shape[0], 1))
+        half = activate(tape, tape.like(half, "gate less its bound"), "relu", "gate, the largest")
     if activation == "clamped_swiglu":
         return _clamped_swiglu(tape, half, up)
     activated = activate(tape, half, activation, "activated gate")

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from zerocalc import presets
+from zerocalc.modules.altup import altup_weights, laurel_weights
 from zerocalc.modules.attention import projections
 from zerocalc.modules.base import Component, Module, ParameterRow, SavedRow
 from zerocalc.modules.convolution import convolution_weights
@@ -41,6 +42,8 @@ ROWS: dict[str, tuple[Component, Callable[..., tuple[ParameterRow, ...]]]] = {
     "router": ("experts", scaled_router),
     "layer_inputs": ("embedding", layer_inputs_weights),
     "layer_input": ("other", layer_input_weights),
+    "altup": ("other", altup_weights),
+    "laurel": ("other", laurel_weights),
     "mlp": ("mlp", matrices),
 }
 PASSING: dict[str, frozenset[str]] = {
@@ -88,7 +91,9 @@ PASSING: dict[str, frozenset[str]] = {
     "router": frozenset({"top_k", "kind"}),
     "layer_inputs": frozenset({"kind"}),
     "layer_input": frozenset({"activation"}),
-    "mlp": frozenset({"idle", "picked", "activation", "dropout", "residual_dropout", "residual_scale", "inner_norm"}),
+    "altup": frozenset({"correct_scale"}),
+    "laurel": frozenset(),
+    "mlp": frozenset({"sparse", "idle", "picked", "activation", "dropout", "residual_dropout", "residual_scale", "inner_norm"}),
     "moe": frozenset(
         {
             "activation",

@@ -27,7 +27,8 @@ def model_parallel(job: Job, rank: Rank) -> list[Collective]:
     parallel = job.parallel
     if parallel.tp == parallel.pp == parallel.cp == parallel.ep == 1 and not job.zero.checkpoints_on_host:
         return []  # P_a needs tensor parallelism too
-    calls = _Calls(job, rank.tokens * rank.arch.hidden, ceil_div(rank.arch.layers, pipeline_split(job)), _routed(rank.arch, pipeline_split(job)))
+    stages, streams = pipeline_split(job), rank.arch.streams
+    calls = _Calls(job, rank.tokens * rank.arch.hidden, ceil_div(rank.arch.layers, stages), _routed(rank.arch, stages), streams)
     out = calls.tensor_parallel(rank.arch) + calls.partitioned_activations() + calls.checkpoints_moved()
     out += calls.pipeline_parallel() + calls.tied_embedding(rank.whole)
     if parallel.tp > 1:
@@ -76,13 +77,14 @@ def _attends(rank: Rank) -> bool:
 
 
 class _Calls:
-    def __init__(self, job: Job, elements: int, layers: int, routed: int) -> None:
+    def __init__(self, job: Job, elements: int, layers: int, routed: int, streams: int) -> None:
         self.job = job
         self.micro_batches = job.training.accumulation
         self.layer_calls = layers * self.micro_batches
         self.gathered_again = (SYNCS_PER_PASS * layers - routed) * self.micro_batches
         self.dtype = job.recipe.compute
         self.tensor_bytes = elements * DTYPE_BYTES[self.dtype]
+        self.boundary_bytes = self.tensor_bytes * streams
         self.tp = job.parallel.tp
 
     def tensor_parallel(self, arch: Architecture) -> list[Collective]:
@@ -111,7 +113,7 @@ class _Calls:
         if not zero.partition_activations:
             return []
         over = link(self.job, "tp", self.tp, PARTITIONED_SOURCE)
-        return [collective(over, "backward", "all_gather", "checkpoints", self.dtype, self.tensor_bytes, self.layer_calls)]
+        return [collective(over, "backward", "all_gather", "checkpoints", self.dtype, self.boundary_bytes, self.layer_calls)]
 
     def checkpoints_moved(self) -> list[Collective]:
         """Copies of what full recomputation stores, to the host in forward and back in backward."""
@@ -119,7 +121,7 @@ class _Calls:
         if not zero.checkpoints_on_host:
             return []
         split = zero.partition_activations or self.job.parallel.sequence_parallel
-        part = ceil_div(self.tensor_bytes, self.tp) if split else self.tensor_bytes
+        part = ceil_div(self.boundary_bytes, self.tp) if split else self.boundary_bytes
         host = Link("host", 1, "pcie", PARTITIONED_SOURCE if zero.partition_activations else OFFLOADED_SOURCE)
         return [
             collective(host, "forward", "copy", "checkpoints to the host", self.dtype, part, self.layer_calls),
@@ -131,7 +133,7 @@ class _Calls:
         parallel = self.job.parallel
         if parallel.pp == 1:
             return []
-        part = ceil_div(self.tensor_bytes, self.tp if parallel.sequence_parallel else 1)
+        part = ceil_div(self.boundary_bytes, self.tp if parallel.sequence_parallel else 1)
         over = link(self.job, "pp", parallel.pp, "[Meg] §3.2")
         ends: dict[Phase, int] = {"forward": parallel.pp, "backward": 1}
         out = []
