@@ -56,7 +56,7 @@ def _job(written: Written, job_file: str | None, usual: dict[str, str]) -> Job:
         given, named = _over_config(written, config, given, named, data)
     if _unnamed(data.get("framework"), usual) and "framework" not in given:
         given, named = _as_run(written, usual, given, named, data)
-    make_way(data, given, named)
+    _note(data, make_way(data, given, named))
     # A name replaces its subtree, the widest first, then single flags override fields.
     by_depth = sorted(named.items(), key=lambda item: item[0].count("."))
     for path, value in (*by_depth, *(item for item in given.items() if item[0] not in NAMED)):
@@ -113,11 +113,16 @@ def _over_config(
     runs, counted = settings.items.get("framework"), named.get("framework", {}).get("name")
     if counted not in (None, runs):
         settings.notes.append(f"{written.config_file} is for {runs}; --framework {counted} is what is counted")
-    if settings.notes:
-        before = below.get("config_notes") or ()
-        below["config_notes"] = [*(before if isinstance(before, (list, tuple)) else ()), *(note for note in settings.notes if note not in before)]
+    _note(below, settings.notes)
     tables = {path: _named(NAMED[path], v, settings.keys[path]) if isinstance(v, str) else v for path, v in settings.items.items() if path in NAMED}
     return {**settings.items, **given}, {**tables, **named}
+
+
+def _note(data: dict[str, Any], notes: list[str]) -> None:
+    """Add to what a job says of where it came from."""
+    if notes:
+        before = data.get("config_notes") or ()
+        data["config_notes"] = [*(before if isinstance(before, (list, tuple)) else ()), *(note for note in notes if note not in before)]
 
 
 def make_model(name: str, given: dict[str, Any] | None = None, counter: str | None = None) -> Model:

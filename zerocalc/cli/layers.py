@@ -19,12 +19,13 @@ CHANGED = re.compile(rf" with ((?:(?:{'|'.join(DIMENSIONS)}) \S+(?:, )?)+)$")
 LONGEST_TITLE = 200
 
 
-def make_way(data: dict[str, Any], given: dict[str, Any], named: dict[str, Any]) -> None:
+def make_way(data: dict[str, Any], given: dict[str, Any], named: dict[str, Any]) -> list[str]:
     """Take out of a job below, and out of a named model, what flags above it make void, so that the answer is that to all of them at once.
 
-    ``given`` are the flags by path, ``named`` the tables that stand for those of them that are names. Raises `UserError` for a flag without effect.
+    ``given`` are the flags by path, ``named`` the tables that stand for those of them that are names. Returns what is to be said of it. Raises
+    `UserError` for a flag without effect.
     """
-    _clear_cluster(data, given, named)
+    notes = _clear_cluster(data, given, named)
     _clear_defaults(data, given)
     layer = named if "model" in named else data
     model = layer.get("model")
@@ -36,27 +37,32 @@ def make_way(data: dict[str, Any], given: dict[str, Any], named: dict[str, Any])
     kind = given.get("model.kind", model.get("kind") if isinstance(model, dict) else None)
     if "model.positions" in given and kind == "llama":  # presets of that kind state how long a sequence they were trained on
         raise UserError("--positions: kind llama has no learned positions; they are for kind gpt2")
+    return notes
 
 
-def _clear_cluster(data: dict[str, Any], given: dict[str, Any], named: dict[str, Any]) -> None:
+def _clear_cluster(data: dict[str, Any], given: dict[str, Any], named: dict[str, Any]) -> list[str]:
     """Another node brings its own GPUs; other GPUs, or another number of them, make a job's node another one."""
     cluster = data.get("cluster")
     if not isinstance(cluster, dict):
-        return
+        return []
     if "cluster.node" in given:
         for field in FROM_NODE:
             cluster.pop(field, None)
-        return
+        return []
     node = cluster.get("node")
     if not isinstance(node, dict) or not {"cluster.gpu", "cluster.gpus_per_node"} & given.keys():
-        return
+        return []
     for field, key in FROM_NODE.items():
         if cluster.get(field) is None:
             cluster[field] = node.get(key)
     gpu = cluster.get("gpu")
     same_gpu = "cluster.gpu" not in named or (isinstance(gpu, dict) and gpu.get("title") == named["cluster.gpu"].get("title"))
-    if not same_gpu or given.get("cluster.gpus_per_node", cluster["gpus_per_node"]) not in (cluster["gpus_per_node"], str(cluster["gpus_per_node"])):
-        del cluster["node"]
+    per_node = cluster["gpus_per_node"]
+    if same_gpu and given.get("cluster.gpus_per_node", per_node) in (per_node, str(per_node)):
+        return []
+    del cluster["node"]
+    flag, left = "--gpus-per-node" if same_gpu else "--gpu", label(str(node.get("title"))[:LONGEST_TITLE])
+    return [f"{flag}: the job's node {left} has others, so it is left out, with its links, network cards and host memory"]
 
 
 def _clear_defaults(data: dict[str, Any], given: dict[str, Any]) -> None:
