@@ -75,7 +75,7 @@ def written_jobs(draw: st.DrawFn, framework: str, target: str) -> tuple[Table, i
         zero |= {"sub_group_size": draw(st.sampled_from([10**5, 10**9])), "persistence_threshold": draw(st.sampled_from([0, 10**5]))}
         zero |= {"max_live_parameters": draw(st.sampled_from([10**5, 10**9])), "max_reuse_distance": draw(st.sampled_from([10**5, 10**9]))}
         switches = [knob for knob in KNOBS.values() if knob.field in options() and isinstance(knob.default, bool) and stage in knob.stages]
-        zero |= {knob.field: draw(st.booleans()) for knob in switches}
+        zero |= {knob.field: knob.ours(draw(st.booleans())) for knob in switches}
         if dp * cp % per_node or tp * pp * cp > 1:
             zero.pop("quantised_gradients", None)  # refused: whole nodes reduce so
         zero |= {"secondary_group": 2} if stage == 3 and dp * cp % 2 == 0 and draw(st.booleans()) else {}
