@@ -58,8 +58,8 @@ LEFT_OUT: dict[str, list[str]] = {
         "`set_z3_leaf_module` then, which is how experts are counted.",
         "recompute_every: recomputed layers are taken as the first ones of their kind, not as every k-th; bytes differ by a window at most.",
         "Pipeline stages and bare parameter counts: windows and edges of buckets are not followed; backward gathers what is beyond "
-        "max_reuse_distance, and gradients on a share's edges are not counted (two tensors at most). With adapters windows are not "
-        "followed: recorded runs of toys gathered from 1.0 P less to 0.8 P more than is said, in backward.",
+        "max_reuse_distance, and gradients on a share's edges are not counted (two tensors at most). Nor are windows with "
+        "adapters of embeddings, experts or a tied head; with hpZ the calls of later micro-batches are one where two are said.",
         "Adapters under zero.Init, which is asked for before they are made: they are not cast, and stay in the dtype that PEFT gave them.",
         "A coalesced gather's output, beside the tensors copied out of it: up to prefetch_bucket_size elements and a tensor, for the time "
         "of the copy.",

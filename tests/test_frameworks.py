@@ -126,6 +126,15 @@ def test_copies_of_shards_are_kept_alike() -> None:
     )
 
 
+@pytest.mark.parametrize("stage", [1, 2])
+def test_offload_has_the_contiguous_bucket_anyway(stage: int) -> None:
+    def at(contiguous: bool) -> Estimate:
+        zero = {"stage": stage, "contiguous_gradients": contiguous, "reduce_to_owner": True, "offload_optimizer": "cpu"}
+        return estimate(Job.model_validate({"model": TOY, "cluster": {"gpus": 4}, "framework": "deepspeed", "zero": zero}))
+
+    assert (at(True).memory, at(True).communication) == (at(False).memory, at(False).communication)
+
+
 FRAMEWORK_STAGES = [
     (name, stage["stage"]) for name in presets.names("frameworks") for stage in presets.load("frameworks", name)["stages"] if stage["stage"]
 ]

@@ -25,8 +25,9 @@ MODULES = st.one_of(LEAVES, st.tuples(SIZES, st.lists(LEAVES, min_size=1, max_si
 LAYER = st.lists(MODULES, min_size=1, max_size=4).map(lambda calls: Node((), tuple(calls)))
 GROUPS = st.lists(st.builds(Layers, st.integers(1, 4), LAYER, st.sampled_from(["none", "whole", "cut"])), max_size=3).map(tuple)
 STACKS = st.builds(
-    Stack, st.just((Node((30,)),)), GROUPS, st.lists(LEAVES, max_size=1).map(tuple), st.sampled_from([(Node((30,)),), (Node(shared=True),)])
-)
+    Stack, st.just((Node((30,)),)), GROUPS, st.lists(LEAVES, max_size=1).map(tuple), st.sampled_from([(Node((30,)),), (Node(shared=True),)]),
+    st.sampled_from([1, 3]),
+)  # fmt: skip
 WINDOWS = st.builds(Windows, st.integers(0, 100), st.integers(0, 400), st.integers(0, 400), st.integers(0, 20), st.booleans())
 ENOUGH = 10**9
 
@@ -82,6 +83,21 @@ def test_no_windows_gather_module_by_module_for_each_pass(stack: Stack, persiste
     assert all(released for _, released, _ in found.backward)
     assert gathered(again.forward) == gathered(found.forward)
     assert all(gathered(again.backward)[size] >= count for size, count in gathered(found.backward).items())
+
+
+@given(stack=STACKS, windows=WINDOWS)
+def test_what_is_frozen_is_gathered_for_good_from_a_second_copy_and_no_gradient_needs_no_turn(stack: Stack, windows: Windows) -> None:
+    def frozen(node: Node, silent: bool) -> Node:
+        return node._replace(calls=tuple([frozen(inner, silent) for inner in node.calls]), frozen=True, silent=silent)
+
+    def without(silent: bool) -> Stack:
+        layers = tuple([Layers(group.times, frozen(group.layer, silent)) for group in stack.layers])
+        parts = [tuple([frozen(node, silent) for node in nodes]) for nodes in (stack.before, stack.after, stack.head)]
+        return Stack(parts[0], layers, parts[1], parts[2], stack.around)
+
+    assert gathers(without(silent=True), windows).backward == ()
+    found = gathers(without(silent=False), windows._replace(secondary=True))
+    assert all(again for calls in (found.forward, found.backward) for _, again, _ in calls)
 
 
 def job_of(model: dict[str, Any], zero: dict[str, Any], training: dict[str, Any], gpus: int = 16) -> Job:

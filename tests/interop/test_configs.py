@@ -103,7 +103,6 @@ DEEPSPEED = [
     (zero(reduce_scatter=False), "zero.grad_sync", "all-reduce"),
     (zero(2, reduce_scatter=True), "zero.grad_sync", "reduce-scatter"),
     (zero(2, contiguous_gradients=False), "zero.contiguous_gradients", False),
-    (zero(2, contiguous_gradients=False, offload_optimizer={"device": "cpu"}), "zero.contiguous_gradients", True),
     (zero(mics_shard_size=4), "zero.shard_group", 4),
     (zero(mics_shard_size=-1), "zero.shard_group", None),
     ({**zero(), "tensor_parallel": {"autotp_size": 2}}, "parallel.tp", 2),

@@ -22,12 +22,15 @@ REMEMBERED = 64
 class Node(NamedTuple):
     """A module: the elements of its own tensors, and the modules that it calls, in order.
 
-    ``shared``: its tensor is the model's first (a tied head).
+    ``shared``: its tensor is the model's first (a tied head). ``frozen``: its own tensors are not trained. ``silent``: nothing that leaves it has a
+    gradient, so that it has no turn in backward.
     """
 
     own: Sizes = ()
     calls: tuple[Node, ...] = ()
     shared: bool = False
+    frozen: bool = False
+    silent: bool = False
 
 
 class Layers(NamedTuple):
@@ -42,12 +45,16 @@ class Layers(NamedTuple):
 
 
 class Stack(NamedTuple):
-    """A model as its modules are called: before the layers, the layers, the final norms, and the head, which the outermost module calls itself."""
+    """A model as its modules are called: before the layers, the layers, the final norms, and the head, which a module around all this calls itself.
+
+    ``around``: the modules around one another, without the innermost.
+    """
 
     before: tuple[Node, ...]
     layers: tuple[Layers, ...]
     after: tuple[Node, ...]
     head: tuple[Node, ...]
+    around: int = 1
 
 
 class Windows(NamedTuple):
@@ -90,15 +97,20 @@ class _Module(NamedTuple):
     number: int
     tensors: tuple[int, ...]
     calls: tuple[_Module, ...]
+    silent: bool
 
 
 class _Turn(NamedTuple):
-    """The beginning or the end of a module's turn, and which place of the model it is in."""
+    """The beginning or the end of a module's turn, and which place of the model it is in.
+
+    ``owner``: where a forward pass is repeated, the module in backward that asked for it.
+    """
 
     begins: bool
     place: int
     module: int
     tensors: tuple[int, ...]
+    owner: int = 0
 
 
 class _Trace:
@@ -106,6 +118,7 @@ class _Trace:
 
     def __init__(self, stack: Stack) -> None:
         self.sizes: list[int] = []
+        self.frozen: list[bool] = []
         self.turns: list[_Turn] = []
         self.modules = self.place = 0
         body = [(0, node, "none") for node in self._numbered(stack.before)]
@@ -118,14 +131,16 @@ class _Trace:
         head = self._numbered(stack.head)
         self.places = layers + 3
         inner, outer = self._numbered((Node(), Node()))
-        self._begin(outer)
+        for _ in range(stack.around):
+            self._begin(outer)
         self._begin(inner)
         for place, node, _ in [*body, *[(layers + 2, node, "none") for node in head]]:
             self.place = place
             self._forward(node)
         self.forward_turns = len(self.turns)
         self.place = layers + 2
-        self._begin(outer)
+        for _ in range(stack.around):
+            self._begin(outer)
         for node in reversed(head):
             self._backward(node)
         self.place = layers + 1
@@ -145,37 +160,40 @@ class _Trace:
             self.modules += 1
             number, first = self.modules, len(self.sizes)
             self.sizes += node.own
+            self.frozen += [node.frozen] * len(node.own)
             tensors = (0,) if node.shared else tuple(range(first, len(self.sizes)))
-            modules.append(_Module(number, tensors, self._numbered(node.calls)))
+            modules.append(_Module(number, tensors, self._numbered(node.calls), node.silent))
         return tuple(modules)
 
-    def _begin(self, module: _Module) -> None:
-        self.turns.append(_Turn(True, self.place, module.number, module.tensors))
+    def _begin(self, module: _Module, owner: int = 0) -> None:
+        self.turns.append(_Turn(True, self.place, module.number, module.tensors, owner))
 
-    def _end(self, module: _Module) -> None:
-        if module.tensors:
+    def _end(self, module: _Module, owns: bool = False) -> None:
+        if module.tensors or owns:
             self.turns.append(_Turn(False, self.place, module.number, module.tensors))
 
-    def _forward(self, module: _Module) -> None:
-        self._begin(module)
+    def _forward(self, module: _Module, owner: int = 0) -> None:
+        self._begin(module, owner)
         for inner in module.calls:
-            self._forward(inner)
+            self._forward(inner, owner)
         self._end(module)
 
     def _backward(self, module: _Module) -> None:
-        self._begin(module)
+        if not module.silent:
+            self._begin(module)
         for inner in reversed(module.calls):
             self._backward(inner)
-        self._end(module)
+        if not module.silent:
+            self._end(module)
 
     def _whole(self, layer: _Module) -> None:
         """Backward of a layer whose forward pass runs again first."""
         self._begin(layer)
         for inner in layer.calls:
-            self._forward(inner)
+            self._forward(inner, layer.number)
         for inner in reversed(layer.calls):
             self._backward(inner)
-        self._end(layer)
+        self._end(layer, owns=True)
 
     def _cut(self, layer: _Module) -> None:
         """Backward of a layer whose last module asks for the forward pass, which ends within it: its turn there does not."""
@@ -185,10 +203,10 @@ class _Trace:
         for module in path:
             self._begin(module)
         for inner in layer.calls:
-            self._forward(inner)
+            self._forward(inner, path[-1].number)
         while not self.turns[-1].begins and self.turns[-1].module in {module.number for module in path}:
             self.turns.pop()
-        self._end(path[-1])
+        self._end(path[-1], owns=True)
         for module in reversed(path[:-1]):
             for inner in reversed(module.calls[:-1]):
                 self._backward(inner)
@@ -214,13 +232,16 @@ class _Tensors:
         self.stays = [size <= windows.persistent for size in trace.sizes]
         self.state = [THERE if stays and gathered else ABSENT for stays in self.stays]
         self.used_by: list[set[int]] = [set() for _ in trace.sizes]
+        self.frozen = trace.frozen
+        self.owned: dict[int, list[int]] = {}
+        """Frozen tensors that were gathered for a repeated forward pass: they stay until the module that asked for it ends, and no longer."""
         self.looked_at = [-1] * len(trace.sizes)
         """The last turn for which each tensor has been fetched or passed over, being there already."""
-        self.released = [False] * len(trace.sizes)
+        self.released = [*trace.frozen]  # a second copy of what is never updated serves for good
         self.calls: list[Counter[tuple[Sizes, bool]]] = [Counter(), Counter()]
         self.turn = self.live = 0
 
-    def fetch(self, module: int, tensors: tuple[int, ...], phase: int) -> None:
+    def fetch(self, module: int, tensors: tuple[int, ...], phase: int, owner: int = 0) -> None:
         """A module's turn begins."""
         missing = [tensor for tensor in tensors if self.state[tensor] == ABSENT]
         if missing:
@@ -229,6 +250,9 @@ class _Tensors:
         for tensor in tensors:
             self.state[tensor] = THERE
             self.used_by[tensor].add(module)
+            if owner and self.frozen[tensor]:
+                self.used_by[tensor].add(owner)
+                self.owned.setdefault(owner, []).append(tensor)
             new += self.looked_at[tensor] < self.turn
         own: set[int] = set()
         while self.queue and len(own) < new:
@@ -265,9 +289,10 @@ class _Tensors:
         free = self.free.get(place)
         if free is None:
             free = self.free[place] = [tensor for tensor in tensors if not self._needed(tensor)]
-        for tensor in tensors:
+        owned = self.owned.pop(module, [])
+        for tensor in (*tensors, *owned):
             self.used_by[tensor].discard(module)
-        for tensor in free:
+        for tensor in dict.fromkeys((*free, *[tensor for tensor in owned if not self.stays[tensor]])):
             if self.state[tensor] == THERE and not self.used_by[tensor]:
                 self.state[tensor], self.released[tensor] = ABSENT, True
                 self.live -= self.sizes[tensor]
@@ -304,12 +329,12 @@ def _run(trace: _Trace, tensors: _Tensors) -> tuple[int, tuple[tuple[int, ...], 
     """One micro-batch; the elements gathered between its passes, at most in each place, and in its last turn, as `Gathers` has them."""
     between = last = 0
     most = [0] * trace.places, [0] * trace.places
-    for number, (begins, place, module, own) in enumerate(trace.turns):
+    for number, (begins, place, module, own, owner) in enumerate(trace.turns):
         phase = number >= trace.forward_turns
         if number == trace.forward_turns:
             between = tensors.live
         if begins:
-            tensors.fetch(module, own, phase)
+            tensors.fetch(module, own, phase, owner)
             last = tensors.live
             most[phase][place] = max(most[phase][place], last)
         else:

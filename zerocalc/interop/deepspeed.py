@@ -109,8 +109,6 @@ def _zero(root: Section, known: Known, settings: Settings) -> int:
     settings.notes += [f"{zero.key(key)}: DeepSpeed {version} refuses it" for key, version in _removed(zero.table)]
     for key, knob in KNOBS.items():
         _knob(zero, key, knob, stage, known, settings)
-    if stage in (1, 2) and settings.items.get("zero.offload_optimizer") == "cpu" and settings.items.get("zero.contiguous_gradients") is False:
-        settings.put("zero.contiguous_gradients", True, zero.key("contiguous_gradients"))  # offload needs the contiguous bucket, and has it
     zero.free(*ZERO_FREE)
     zero.done()
     return stage

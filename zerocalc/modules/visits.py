@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 from zerocalc.formulas.buffers import touched
 from zerocalc.formulas.formula import ceil_div
@@ -13,6 +13,9 @@ from zerocalc.modules.base import Module
 from zerocalc.modules.layers import Architecture, listed_last, on_rank
 from zerocalc.modules.rank import Rank
 from zerocalc.spec.job import Job
+
+if TYPE_CHECKING:
+    from zerocalc.modules.adapted import Parts
 
 CALLED = (
     *("q", "q_down", "q_norm", "q_up", "k", "k_norm", "v", "kv_down", "kv_norm", "kv_up", "qkv", "out"),
@@ -59,23 +62,41 @@ def touched_elements(job: Job, rank: Rank) -> list[int]:
 
 def windowed(job: Job, rank: Rank) -> Gathers | None:
     """What a micro-batch gathers where windows decide it; ``None`` where the modules, or how they are called, are not known."""
-    if rank.arch is None or not listed_whole(job, rank):
+    known = stack(job, rank)
+    if known is None:
         return None
     zero = job.zero
     windows = Windows(
         zero.prefetch_bucket_size, zero.max_live_parameters, zero.max_reuse_distance, zero.persistence_threshold, bool(zero.secondary_group)
     )
-    return gathers(stack(job, rank.arch), windows, job.training.accumulation > 1)
+    return gathers(known, windows, job.training.accumulation > 1)
 
 
-def stack(job: Job, arch: Architecture) -> Stack:
-    """The modules of one model-parallel rank, in the order of the forward pass."""
-    split = job.parallel.tp
+def stack(job: Job, rank: Rank) -> Stack | None:
+    """The modules of one model-parallel rank, in the order of the forward pass; ``None`` where they, or what is called when, are not known."""
+    arch, split = rank.arch, job.parallel.tp
+    if arch is None:
+        return None
+    parts: list[Parts] | None = None
+    if rank.adapters is not None and rank.split == 1 and not job.experts_apart:
+        from zerocalc.modules.adapted import AROUND, parts_of  # most jobs have no adapters
+
+        parts = parts_of(rank.adapters, arch)
+        if parts is None:
+            return None
+    elif not listed_whole(job, rank):
+        return None
+    first, *inside, last = parts if parts is not None else [None for _ in range(len(arch.groups) + 2)]
     *norms, head = arch.after or (None,)
-    ends = _leaves([m for m in norms if m], split), _leaves([head] if head else [], split)
+    ends = _leaves([m for m in norms if m], split, last), _leaves([head] if head else [], split, last)
     if arch.tied:
         ends = ends[0], (Node(shared=True),)
-    return Stack((*_leaves(arch.before, split), Node()), tuple(_layers(job, arch, split)), *ends)
+    before = _leaves(arch.before, split, first)
+    if parts is None:
+        return Stack((*before, Node()), tuple(_layers(job, arch, split, inside)), *ends)
+    if job.training.recompute not in REPEATING:
+        before = tuple([node._replace(silent=True) for node in before])
+    return Stack((*before, Node()), tuple(_layers(job, arch, split, inside)), *ends, AROUND)
 
 
 def tensors(job: Job, arch: Architecture, weights_first: bool = False) -> Tensors:
@@ -119,28 +140,57 @@ def _weight_first(module: Module, rows: list[int], linear: bool) -> bool:
     return bool(rows) and (len(module.parameter_rows[rows[0]][1]) == 1 or (linear and not module.transposed))
 
 
-def _layers(job: Job, arch: Architecture, split: int) -> Iterator[Layers]:
+def _layers(job: Job, arch: Architecture, split: int, parts: Sequence[Parts | None]) -> Iterator[Layers]:
     training = job.training
     how = ("whole" if training.reentrant else "cut") if training.recompute in REPEATING else "none"
-    for count, modules in arch.groups:
-        node = Node((), tuple([_node(module, split) for module in modules]))
+    started = how != "none"  # recomputation needs inputs with gradients, and has them made so
+    for (count, modules), part in zip(arch.groups, parts, strict=True):
+        nodes = [_node(module, split, part) for module in modules]
         again = how == "none" or training.recompute_every == 1 or any(row[-1] for module in modules for row in module.saved_rows)
-        yield Layers(count, node, how if again else "none")
+        left = count
+        while part is not None and left and not started:
+            first, started = _up_to_first_gradient(modules, nodes)
+            yield Layers(1, first)
+            left -= 1
+        if left:
+            yield Layers(left, Node((), tuple(nodes)), how if again else "none")
 
 
-def _node(module: Module, split: int) -> Node:
+def _up_to_first_gradient(modules: Iterable[Module], nodes: Iterable[Node]) -> tuple[Node, bool]:
+    """A layer whose input has no gradient, and whether what leaves it has one."""
+    from zerocalc.modules.adapted import up_to_first_gradient  # as above
+
+    out: list[Node] = []
+    started = False
+    for module, node in zip(modules, nodes, strict=True):
+        own = node
+        if not started:
+            own, started = up_to_first_gradient([name.rpartition(".")[2] for name, _ in _called(module)], node)
+        out.append(own)
+    return Node((), tuple(out), silent=not started), started
+
+
+def _node(module: Module, split: int, part: Parts | None) -> Node:
     """A module that calls those of its linear layers and norms, unless it is one tensor's."""
     if module.experts > 1:
         return Node(tuple([on_rank(row, split) for row in module.parameter_rows]))
-    inner = _leaves((module,), split)
+    inner = _leaves((module,), split, part)
     return inner[0] if len(inner) == 1 else Node((), inner)
 
 
-def _leaves(modules: Iterable[Module], split: int) -> tuple[Node, ...]:
-    """The modules that have tensors, and activations, of some modules, as they are called."""
-    return tuple([
-        Node(tuple([on_rank(module.parameter_rows[row], split) for row in rows])) for module in modules for _, rows in _called(module)
-    ])  # fmt: skip
+def _leaves(modules: Iterable[Module], split: int, part: Parts | None) -> tuple[Node, ...]:
+    """The modules that have tensors, and activations, of some modules, as they are called; ``part``: the adapters among them, of a frozen model."""
+    out: list[Node] = []
+    for module in modules:
+        for _, numbers in _called(module):
+            rows = [module.parameter_rows[number] for number in numbers]
+            node = Node(tuple([on_rank(row, split) for row in rows]))
+            if part is not None:
+                from zerocalc.modules.adapted import with_adapter  # as above
+
+                node = with_adapter(node, [name for name, _, _ in rows], part)
+            out.append(node)
+    return tuple(out)
 
 
 def _called(module: Module) -> list[tuple[str, list[int]]]:

@@ -121,6 +121,8 @@ class Zero(Spec):
         return all(self._set(option) for option in needed) and not any(self._set(option) for option in unless)
 
     def _set(self, option: str) -> bool:
+        if option == "contiguous_gradients" and self.offload_optimizer != "none":
+            return True  # what lies in the host's memory is copied from the contiguous bucket
         return getattr(self, option) not in NOT_CHOSEN
 
     @property
