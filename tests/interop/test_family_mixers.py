@@ -46,7 +46,9 @@ def test_layers_keep_what_the_class_keeps(row: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("implementation", ["paper", "huggingface", "megatron", "torchtitan"])
-@pytest.mark.parametrize("family", ["mamba", "deepseek_v3", "qwen3_next", "kimi_linear", "jamba", "gemma4_text", "recurrent_gemma", "lfm2"])
+@pytest.mark.parametrize(
+    "family", ["mamba", "deepseek_v3", "qwen3_next", "kimi_linear", "jamba", "gemma4_text", "recurrent_gemma", "lfm2", "gemma3n_text", "minimax"]
+)
 def test_any_implementation_recomputation_and_split_of_a_family_is_answered(family: str, implementation: str) -> None:
     model = model_from_config(DEFAULTS[family]["config"], family)
     for recompute, tp, kernel, recipe in (

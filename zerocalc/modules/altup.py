@@ -40,12 +40,12 @@ def alternate(tape: Tape, x: Value, *, hidden: int, streams: int, part: Part, co
     """
     if part in {"spread", "join"}:
         return _resized(tape, x, hidden, streams, part)
-    weights = _router(tape, x if part == "correct" else tape.stream("active stream", hidden), streams)
+    weights = _router(tape, x if part == "correct" else x.viewed("active stream", (hidden,)), streams)
     if part == "predict":
         coefficients = tape.linear(weights, "altup.prediction", "prediction's coefficients", (streams, streams))
         tape.keep(coefficients)
         tape.keep(Value("streams, side by side", coefficients.dtype, x.divisor, (tape.run.tokens, hidden, streams)))
-        return tape.stream("active stream, predicted", hidden)
+        return tape.stream("streams, predicted", streams * hidden).viewed("active stream, predicted", (hidden,))
     tape.keep(tape.like(tape.linear(weights, "altup.correction", "corrections", (streams,)), "corrections + 1"))
     tape.small("innovation for every stream", tape.wide, x.divisor, (tape.run.tokens, streams, hidden))
     first = tape.stream("first stream, corrected", hidden)
@@ -64,14 +64,11 @@ def _router(tape: Tape, x: Value, streams: int) -> Value:
 def _resized(tape: Tape, x: Value, hidden: int, streams: int, part: Part) -> Value:
     """Every further stream is a projection, as long as the first one is: a root of a mean of squares, and the quotient of two."""
     tokens = tape.run.tokens
-    if part == "spread":
-        first, others = x, x
-    else:
-        first = others = Value("streams after the layers", tape.wide, x.divisor, (tokens, streams, hidden))
-    tape.keep(first)
+    tape.keep(x)
     tape.small("mean square of the first stream, and its root", tape.wide, x.divisor, (tokens, 2))
     for i in range(streams - 1):
-        projected = tape.linear(others, f"altup.{part}.{i}", f"stream {i + 1}", (hidden,), x.divisor)
+        read = x if part == "spread" else x.viewed(f"stream {i + 1}", (hidden,))
+        projected = tape.linear(read, f"altup.{part}.{i}", f"stream {i + 1}", (hidden,), x.divisor)
         tape.keep(tape.cast(projected, tape.wide))
         tape.small(f"mean square of stream {i + 1}, and its root", tape.wide, x.divisor, (tokens, 2))
         tape.small(f"stream {i + 1} times the first one's length", tape.wide, x.divisor, (tokens, hidden))

@@ -121,8 +121,8 @@ def _projected(
     else:
         q = tape.linear(x, "attention.q", "queries", (2 * query[0], query[1]) if query_gate else query, tp)
         if shared_keys:
-            k, v = (tape.elsewhere(Value(name, q.dtype, tp, (tokens, *shape))) for name, shape in (("keys", key), ("values", value)))
-            return q, k, v
+            turned, values = Value("keys", tape.wide, tp, (tokens, *key)), Value("values", q.dtype, tp, (tokens, *value))
+            return q, tape.elsewhere(turned), tape.elsewhere(values)
         if memory:
             x = tape.elsewhere(tape.stream("encoder output", x.shape[-1]))
         k = tape.linear(x, "attention.k", "keys", key, tp)
@@ -267,6 +267,7 @@ def _dynamic_mask(tape: Tape, v: Value, value: Shape, window: int) -> Value:
     """exp(A·softplus(dt(values))), a number for each key, is added to the scores; beyond a ``window`` only the largest keep theirs (Doge)."""
     run, divisor = tape.run, v.divisor
     step = tape.linear(v.viewed("values", (math.prod(value),)), "dt_proj", "steps of the mask", value[:1], divisor)
+    step = tape.cast(step, FULL) if tape.autocast else step
     tape.keep(step)
     for name in ("softplus of the steps", "exp of the steps"):
         tape.keep(tape.like(step, name))

@@ -15,9 +15,8 @@ def layer_inputs_weights(*, hidden: int, layers: int, width: int) -> tuple[Param
 def make_layer_inputs(tape: Tape, x: Value, *, layers: int, width: int, kind: str = "rms_power", **_: object) -> None:
     """Projected, normed, added to the embeddings for layers and scaled: the sum is kept, since every layer multiplies by its share."""
     projected = tape.linear(x, "layer_inputs", "layers' inputs", (layers, width))
-    tape.keep(
-        tape.like(tape.norm(projected.viewed("layers' inputs", (layers, width)), "layers' inputs norm", kind, "normed"), "layers' inputs, summed")
-    )
+    normed = tape.norm(projected.viewed("layers' inputs", (layers, width)), "layers' inputs norm", kind, "normed")
+    tape.keep(tape.like(tape.cast(normed, tape.wide), "layers' inputs, summed"))
 
 
 def layer_input_weights(*, hidden: int, width: int) -> tuple[ParameterRow, ...]:

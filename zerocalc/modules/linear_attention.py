@@ -36,9 +36,9 @@ def attend_in_blocks(tape: Tape, x: Value, *, heads: int, head_dim: int, block: 
         first, last = start == 0, start == starts[-1]
         _block(tape, both.dtype, (heads, head_dim), min(block, sequence - start), first=first, last=last)
     result = Value("results of all blocks", both.dtype, tp, (run.tokens, inner))
-    normed = tape.norm(result, "inner norm", "rms", "attention output, normed")
+    normed = tape.cast(tape.norm(result, "inner norm", "rms", "attention output, normed"), tape.wide)  # its weight is of the model's dtype
     tape.linear(x, "attention.gate", "attention gate", (inner,), tp)
-    gated = tape.product(Value("sigmoid of the gate", normed.dtype, tp, normed.shape), normed, "attention output, gated")
+    gated = tape.product(Value("sigmoid of the gate", both.dtype, tp, normed.shape), normed, "attention output, gated")
     return tape.linear(gated, "attention.out", "attention result", (hidden,), run.sequence)
 
 
@@ -60,4 +60,4 @@ def _block(tape: Tape, dtype: str, each: tuple[int, int], positions: int, *, fir
     if copies:
         tape.small("values of a block, for the state", dtype, tp, part)
     if not first:
-        tape.small("decay of the state", dtype, tp, (heads,))
+        tape.small("decay of the state", tape.wide, tp, (heads,))
