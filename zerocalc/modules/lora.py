@@ -244,7 +244,8 @@ class _Choice:
                         "model.lora.targets", f"whether {module.name} ({name}) of {self.names.family} is a linear layer in transformers is not known"
                     )
                 if self.rank(module.name, name, linear):
-                    parts.setdefault(path if isinstance(path, str) and path else name, []).append(row)
+                    one = isinstance(path, str) and path and "#" not in path  # else each tensor is a layer of its own
+                    parts.setdefault(path if one else name, []).append(row)
             out += [self._adapted(module, path, same) for path, same in parts.items()]
         return out
 
