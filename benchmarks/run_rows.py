@@ -21,13 +21,13 @@ class UnstatedError(ValueError):
 
 
 class Prediction(NamedTuple):
-    """One figure of a row beside ours [bytes]."""
+    """One figure of a row beside ours, in the same unit."""
 
     source: str
     name: str
     figure: str
-    predicted: int
-    measured: int
+    predicted: float
+    measured: float
 
     @property
     def error(self) -> float:

@@ -6,10 +6,10 @@ import csv
 from collections.abc import Iterator
 from pathlib import Path
 from statistics import median
-from typing import Any, NamedTuple
+from typing import Any
 
 import fit_runs
-from run_rows import rows
+from run_rows import Prediction, rows
 
 from zerocalc.estimator import estimate
 from zerocalc.results import Timing
@@ -31,21 +31,6 @@ so that these errors say what that assumption is worth: small matrices reach les
 """
 
 
-class Step(NamedTuple):
-    """One figure of a run beside ours."""
-
-    source: str
-    name: str
-    figure: str
-    predicted: float
-    measured: float
-
-    @property
-    def error(self) -> float:
-        """Ours over theirs, less one."""
-        return self.predicted / self.measured - 1
-
-
 def _published(name: str) -> list[dict[str, str]]:
     with (PUBLISHED / f"{name}.csv").open(encoding="utf-8", newline="") as file:
         return list(csv.DictReader(file))
@@ -61,7 +46,7 @@ def _shape(row: dict[str, str]) -> dict[str, Any]:
     return {"kind": "gpt2", **{key: int(row[key]) for key in ("layers", "hidden", "heads")}, **GPT}
 
 
-def megatron() -> Iterator[Step]:
+def megatron() -> Iterator[Prediction]:
     """[Meg] table 1: tensor and pipeline parallelism, everything recomputed; the schedule's interleaving is not printed, and none is taken."""
     for row in _published("megatron_sc21_table1"):
         tp, pp, gpus = int(row["tp"]), int(row["pp"]), int(row["gpus"])
@@ -69,10 +54,10 @@ def megatron() -> Iterator[Step]:
             model=_shape(row), cluster={"gpus": gpus, "node": "dgx-a100"}, framework="megatron", zero={"stage": 0}, parallel={"tp": tp, "pp": pp},
             training={"seq": 2048, "accumulation": int(row["gbs"]) * tp * pp // gpus, "recompute": "full"},
         )  # fmt: skip
-        yield Step("[Meg] table 1", f"{row['params_B']}B, {gpus} GPUs", "TFLOP/s a GPU", time.hfu * A100_TERAFLOPS, float(row["TF_per_gpu"]))
+        yield Prediction("[Meg] table 1", f"{row['params_B']}B, {gpus} GPUs", "TFLOP/s a GPU", time.hfu * A100_TERAFLOPS, float(row["TF_per_gpu"]))
 
 
-def zero_3() -> Iterator[Step]:
+def zero_3() -> Iterator[Prediction]:
     """[Meg] table 2: ZeRO-3 without model parallelism, one batch spread over more and more GPUs."""
     shapes = {"174.6": {"layers": 96, "hidden": 12288, "heads": 96}, "529.6": {"layers": 105, "hidden": 20480, "heads": 128}}
     for row in _published("megatron_sc21_table2"):
@@ -83,10 +68,10 @@ def zero_3() -> Iterator[Step]:
                 zero={"stage": 3}, training={"seq": 2048, "micro_batch": micro_batch, "recompute": "full"},
             )  # fmt: skip
             name = f"ZeRO-3 {row['params_B']}B, {gpus} GPUs, {micro_batch} a GPU"
-            yield Step("[Meg] table 2", name, "TFLOP/s a GPU", time.hfu * A100_TERAFLOPS, float(row["TF_per_gpu"]))
+            yield Prediction("[Meg] table 2", name, "TFLOP/s a GPU", time.hfu * A100_TERAFLOPS, float(row["TF_per_gpu"]))
 
 
-def recomputation() -> Iterator[Step]:
+def recomputation() -> Iterator[Prediction]:
     """[SP] table 5: full recomputation, and selective with sequence parallelism."""
     shapes = {row["model"]: row for row in _published("megatron_recompute_configs")}
     for row in _published("megatron_recompute_table5"):
@@ -99,10 +84,10 @@ def recomputation() -> Iterator[Step]:
                 parallel={"tp": tp, "pp": pp, "interleave": int(shape["interleave_v"]), "sequence_parallel": how == "selective"},
                 training={"seq": 2048, "micro_batch": int(shape["mbs"]), "accumulation": micro_batches, "recompute": how},
             )  # fmt: skip
-            yield Step("[SP] table 5", f"{row['model']}, {how}", "seconds a step", time.step_seconds, float(row[figure]))
+            yield Prediction("[SP] table 5", f"{row['model']}, {how}", "seconds a step", time.step_seconds, float(row[figure]))
 
 
-def foundry() -> Iterator[Step]:
+def foundry() -> Iterator[Prediction]:
     """llm-foundry's MPT models on FSDP; runs in 8-bit products, whose utilisation is of another peak, are left out."""
     for row in rows("llmfoundry"):
         if row["precision"] != "amp_fp8":
@@ -111,10 +96,10 @@ def foundry() -> Iterator[Step]:
             time = estimate(Job.model_validate({**job.model_dump(), "cluster": cluster})).time
             assert time is not None
             name = f"{row['model']}, {row['gpus']} {row['gpu']}, s {row['seq']}, b {row['micro_batch']}{', recomputed' if row['recompute'] else ''}"
-            yield Step(f"llm-foundry, {row['gpu'].replace('_', ' ')}", name, "MFU, %", 100 * time.mfu, row["mfu"])
+            yield Prediction(f"llm-foundry, {row['gpu'].replace('_', ' ')}", name, "MFU, %", 100 * time.mfu, row["mfu"])
 
 
-def steps() -> list[Step]:
+def steps() -> list[Prediction]:
     """All of them."""
     return [*megatron(), *zero_3(), *recomputation(), *foundry()]
 

@@ -9,7 +9,7 @@ import pytest
 
 from tests.running import refused, run, run_line
 from zerocalc.cli.blame import in_flags
-from zerocalc.cli.flags import FLAGS
+from zerocalc.cli.flags import FLAGS, Flag
 
 DEEPSPEED = '{"zero_optimization": {"stage": 3}, "bf16": {"enabled": true}, "foo": 1}'
 TORCHTITAN = '[model]\nname = "llama3"\n[parallelism]\ntensor_parallel_degree = 2\n'
@@ -76,8 +76,8 @@ def test_fields_keep_their_names_where_a_file_is_at_fault() -> None:
 
 
 @pytest.mark.parametrize("flag", [flag for flag in FLAGS if "_" in flag.path], ids=lambda flag: flag.name)
-def test_every_field_is_called_by_its_flag(flag: object) -> None:
-    path, name = flag.path, flag.name  # type: ignore[attr-defined]
+def test_every_field_is_called_by_its_flag(flag: Flag) -> None:
+    path, name = flag.path, flag.name
     assert in_flags(f"it needs {path} too") == f"it needs {name} too"
     assert in_flags(f"it needs {path.rpartition('.')[2]} too") == f"it needs {name} too"
     assert in_flags(f"'{path.rpartition('.')[2]}' is no number") == f"'{path.rpartition('.')[2]}' is no number"

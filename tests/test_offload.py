@@ -337,3 +337,16 @@ def test_any_job_with_something_elsewhere(table: dict[str, Any], choice: tuple[s
     assert after.communication.nvme_bytes_per_gpu == sum(c.sent_bytes for c in calls if c.fabric == "nvme")
     assert all(call.sent_bytes == call.formula(**call.inputs) for call in calls)
     assert Job.model_validate(job.model_dump(mode="json")) == job
+
+
+def test_gradients_that_wait_for_a_pipeline_do_so_on_the_gpu_and_leave_it_once() -> None:
+    def at(**zero: Any) -> Estimate:
+        return estimate(Job.model_validate({
+            "model": "llama-3-8b", "cluster": {"gpus": 64}, "framework": "torchtitan", "zero": {"stage": 3, **zero},
+            "parallel": {"pp": 4}, "training": {"seq": 2048, "accumulation": 8},
+        }))  # fmt: skip
+
+    kept, away = at(), at(offload_optimizer="cpu", offload_params="cpu")
+    waiting = [t.bytes for t in away.memory.gpu.terms if t.kind == "gradients"]
+    assert waiting == [sum(t.bytes for t in kept.memory.gpu.terms if t.kind == "gradients")]
+    assert [c.count for c in away.communication.collectives if c.what == "gradients to the host"] == [1]

@@ -18,7 +18,7 @@ from zerocalc.results import Timing
 from zerocalc.traffic.placement import hops, placed
 
 PUBLISHED = Path(__file__).parent / "data" / "published"
-SMALL = {"kind": "llama", "layers": 4, "hidden": 256, "heads": 8, "kv_heads": 2, "ffn": 700, "vocab": 1000}
+SMALL: dict[str, Any] = {"kind": "llama", "layers": 4, "hidden": 256, "heads": 8, "kv_heads": 2, "ffn": 700, "vocab": 1000}
 
 
 def rows(name: str) -> list[dict[str, str]]:
@@ -179,7 +179,7 @@ def test_recomputation_is_in_hfu_alone() -> None:
     assert full.hfu > full.mfu
     assert full.model_flops_per_step == none.model_flops_per_step
     found = work_of(job(training={"recompute": "full"}))
-    head = 2 * 512 * SMALL["vocab"] * SMALL["hidden"]  # type: ignore[operator]
+    head = 2 * 512 * SMALL["vocab"] * SMALL["hidden"]
     assert found.recomputed == found.forward - head
 
 

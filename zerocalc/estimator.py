@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Literal
 
-from zerocalc.formulas.formula import ceil_div
 from zerocalc.ledger import ACTIVATION_KINDS, MOMENTS, STATE_KINDS, Block, Ledger, Term, block, join, replaced
 from zerocalc.memory.buffers import DEFRAGMENTED, buffers, fragmentation, gathered, runtime, secondary, workspaces
 from zerocalc.memory.states import states
@@ -231,13 +230,13 @@ def _communication(job: Job, holds: Rank, schedule: Schedule, stage: int) -> Com
     if stage:
         baseline = sum([Schedule(tuple(data_parallel(job, part, 0, "step"))).volume_elements(DTYPE_BYTES) for part in holds.parts or (holds,)])
     placements = tuple([placed(job, entry) for entry in schedule.collectives])
-    across, cards = sum([where.inter_node_bytes for where in placements]), job.cluster.network_cards
+    across = sum([where.inter_node_bytes for where in placements])
     return Communication(
         volume_params=elements / holds.parameters,
         ratio_to_dp=elements / baseline if baseline else None,
         sent_bytes_per_gpu=schedule.sent(NETWORK_FABRICS),
         inter_node_bytes_per_gpu=across,
-        inter_node_bytes_per_card=ceil_div(across * job.cluster.gpus_of_a_node, cards) if cards else None,
+        inter_node_bytes_per_card=job.cluster.bytes_per_card(across),
         host_bytes_per_gpu=schedule.sent(HOST_FABRICS),
         nvme_bytes_per_gpu=schedule.sent(DRIVE_FABRICS),
         unknown=unknown_traffic(job, holds),

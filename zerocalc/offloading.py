@@ -11,7 +11,7 @@ from zerocalc.results import cheapest, display_name
 from zerocalc.spec.job import Job
 from zerocalc.spec.offload import NOT_KNOWN_WITH
 from zerocalc.spec.zero import Device
-from zerocalc.units import format_gib
+from zerocalc.units import format_gib, format_rate
 
 HALF, MOST = 0.5, 0.9
 """Efficiencies that [Inf] §4.2 gives bandwidths for."""
@@ -36,16 +36,11 @@ class Efficiency:
     def words(self) -> str:
         """The figures in one sentence."""
         where = f"over all {self.ranks:,} ranks" if self.ranks > 1 else "a GPU"
-        needs = (
-            f"{HALF:.0%} of the compute rate needs {_rate(self.for_half)} {where}, {MOST:.0%} {_rate(self.for_most)} (nothing overlapped, [Inf] §4)"
-        )
+        half, most = format_rate(self.for_half), format_rate(self.for_most)
+        needs = f"{HALF:.0%} of the compute rate needs {half} {where}, {MOST:.0%} {most} (nothing overlapped, [Inf] §4)"
         if self.efficiency is None or self.bytes_per_second is None:
             return f"{self.what}: {needs}"
-        return f"{self.what}: {needs}; {_rate(self.bytes_per_second)} give {self.efficiency:.0%}"
-
-
-def _rate(bytes_per_second: float) -> str:
-    return f"{bytes_per_second / 1e9:,.1f} GB/s"
+        return f"{self.what}: {needs}; {format_rate(self.bytes_per_second)} give {self.efficiency:.0%}"
 
 
 CHOICES: tuple[dict[str, Device], ...] = ({"offload_optimizer": "cpu"}, {"offload_optimizer": "cpu", "offload_params": "cpu"})

@@ -24,6 +24,8 @@ from zerocalc.spec.model import Model
 from zerocalc.spec.recipe import DTYPE_BYTES
 from zerocalc.traffic.ends import SOURCE as ENDS_SOURCE
 
+TRIAL_PARAMETERS = 10**9
+"""For each GPU, of a model whose bytes a parameter are asked for: what is rounded up is lost in so many."""
 MEGATRON_VOCAB = 51200
 """[Meg] §5.1 and [SP] §6: the vocabulary of all their models."""
 Recompute = Literal["none", "selective", "full"]
@@ -213,7 +215,7 @@ def host_traffic(*, parameters: int, gpus: int) -> Ours:
 
 def largest_on_node(*, memory: int, gpus: int, stage: int, optimizer: str = "none", params: str = "none") -> Ours:
     """Parameters of the largest model whose states fit the tier, of ``memory`` bytes for all GPUs of a node, that holds most of them."""
-    trial = 10**9 * gpus
+    trial = TRIAL_PARAMETERS * gpus
     zero = {"stage": stage, "offload_optimizer": optimizer, "offload_params": params}
     held = estimate(bare(trial, gpus, cluster={"gpus": gpus, "gpus_per_node": gpus, "nvme_capacity": "1PB"}, zero=zero)).memory
     tier = held.nvme or (held.cpu if params == "cpu" else None)

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 GB = 10**9
 GIB = 2**30
+BITS = 8
+"""Of a byte."""
 
 COUNT_SUFFIXES = {"": 1, "K": 10**3, "M": 10**6, "B": 10**9, "T": 10**12}
 BYTE_SUFFIXES = {
@@ -30,7 +32,7 @@ BYTE_SUFFIXES = {
 }
 RATE_SUFFIXES = {
     **{f"{suffix}/s": factor for suffix, factor in BYTE_SUFFIXES.items()},
-    **{f"{prefix}bps": Decimal(1000**power) / 8 for power, prefix in enumerate("KMGT", start=1)},
+    **{f"{prefix}bps": Decimal(1000**power) / BITS for power, prefix in enumerate("KMGT", start=1)},
 }
 FLOPS_SUFFIXES = {"GFLOPS": 10**9, "TFLOPS": 10**12, "PFLOPS": 10**15}
 
@@ -258,6 +260,15 @@ def format_gib(number: int) -> str:
     '80.00 GiB'
     """
     return f"{figure(number, GIB)} GiB"
+
+
+def format_rate(bytes_per_second: float) -> str:
+    """A bandwidth in GB/s.
+
+    >>> format_rate(50_000_000_000)
+    '50.0 GB/s'
+    """
+    return f"{bytes_per_second / GB:,.1f} GB/s"
 
 
 def figure(number: float, size: float) -> str:

@@ -7,7 +7,7 @@ from functools import cache
 import pytest
 
 from tests.running import Ran, run
-from zerocalc.cli.flags import FLAGS
+from zerocalc.cli.flags import FLAGS, Flag
 from zerocalc.interop.targets import FORMS
 from zerocalc.interop.writing import ASKED_ONLY
 
@@ -42,8 +42,8 @@ def exported(target: str, *flags: str) -> Ran:
 
 @pytest.mark.parametrize("target", FORMS)
 @pytest.mark.parametrize("flag", CHOSEN, ids=lambda flag: flag.name)
-def test_no_choice_is_dropped_without_a_word(target: str, flag: object) -> None:
-    name, path = flag.name, flag.path  # type: ignore[attr-defined]
+def test_no_choice_is_dropped_without_a_word(target: str, flag: Flag) -> None:
+    name, path = flag.name, flag.path
     value, *beside = CHOICES[path].split(" --") if CHOICES[path] and not CHOICES[path].startswith("--") else ["", *CHOICES[path].split("--")[1:]]
     needed = [word for part in beside for word in f"--{part}".split()]
     if value == "no":

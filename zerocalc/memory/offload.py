@@ -5,7 +5,9 @@ from __future__ import annotations
 from zerocalc.formulas.buffers import held_bytes
 from zerocalc.formulas.formula import ceil_div
 from zerocalc.formulas.offload import factor_bytes, node_bytes, page_locked, rounding_bytes
+from zerocalc.formulas.states import waiting_bytes
 from zerocalc.ledger import EMPTY, MOMENTS, Block, Term, block, replaced, term
+from zerocalc.memory.states import WAITING
 from zerocalc.modules.rank import Rank
 from zerocalc.modules.visits import touched_elements
 from zerocalc.spec.framework import FrameworkStage
@@ -32,7 +34,9 @@ def relocated(job: Job, states: Block, stage: int, behaviour: FrameworkStage) ->
     terms: list[Term] = []
     for entry in states.terms:
         tier = tiers["optimizer"] if entry.kind == "gradients" and entry.name.startswith(sharded) else tiers.get(entry.kind, "gpu")
-        if tier == "gpu":
+        if tier != "gpu" and entry.name.endswith(WAITING):
+            terms.append(_waiting(entry))
+        elif tier == "gpu":
             terms.append(entry)
         elif entry.kind == "weights" and tier == "nvme" and offload.params_in_cpu:
             terms += _split(job, entry, offload.params_in_cpu)
@@ -42,6 +46,15 @@ def relocated(job: Job, states: Block, stage: int, behaviour: FrameworkStage) ->
         return block(terms, states.unknown, (*states.assumptions, HOST_ALONE, ONE_STAGE))
     on_drives = "nvme" in (tiers["weights"], tiers["optimizer"]) and all(row.device is None for row in behaviour.holds)
     return block(terms, states.unknown, (*states.assumptions, HOST_ALONE, *([THROUGH_HOST] if on_drives else [])))
+
+
+def _waiting(entry: Term) -> Term:
+    """Gradients that wait for their reduction do so on the GPU, whole: the share that each rank keeps afterwards lies elsewhere.
+
+    torch 2.13, distributed/fsdp/_fully_shard/_fsdp_collectives.py: foreach_reduce copies what it has reduced.
+    """
+    inputs = {name: int(value) for name, value in entry.inputs.items()} | {"share_bytes": 0}
+    return term(entry.name, entry.kind, entry.moments, waiting_bytes, entry.assumption, **inputs)
 
 
 def on_node(job: Job, entry: Term, tier: Tier, bytes_per_rank: int | None = None) -> Term:
@@ -113,9 +126,7 @@ def _on_host(terms: list[Term]) -> Block:
 
 def _pinned(job: Job, offload: Offload) -> dict[str, tuple[Pinned, int]]:
     """The names of a recipe's page-locked rows on the host."""
-    words = {"weights": "weights", "gradients": "gradients", "optimizer": "optimizer"}
-    rows = [row for row in job.trained_recipe.rows if row.kind in words]
-    chosen = [row for row in rows if (words[row.kind] if not row.copies_weights else "master") in offload.pinned]
+    chosen = [row for row in job.trained_recipe.rows if ("master" if row.copies_weights else row.kind) in offload.pinned]
     return {row.name + PLACES["cpu"]: (offload.pinned_by, 0) for row in chosen}
 
 

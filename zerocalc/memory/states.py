@@ -12,6 +12,8 @@ from zerocalc.spec.recipe import DTYPE_BYTES, Recipe, StateRow
 if TYPE_CHECKING:
     from zerocalc.modules.stored import Stored
 
+WAITING = " not reduced yet"
+"""Behind the names of gradients that are kept whole until they are reduced."""
 WHILE_COMPUTING = span("forward", "backward_end")
 BASE_ASSUMPTIONS = (
     "what is trained is among the parameters that are not quantised",
@@ -74,7 +76,7 @@ def states(
             terms.append(_row(row, kind, moments, assumption, elements, shards if sharded else 1, owner_blocks if stage == 3 else None))
             if kind == "gradients" and sharded and whole_gradients:
                 terms.append(term(
-                    f"{row.name} not reduced yet", kind, span("forward", "backward_end"), waiting_bytes, parameters=rank.elements(of),
+                    row.name + WAITING, kind, span("forward", "backward_end"), waiting_bytes, parameters=rank.elements(of),
                     bytes_per_parameter=DTYPE_BYTES[waiting_dtype or row.dtype], share_bytes=terms[-1].bytes,
                 ))  # fmt: skip
     assumptions = rank.adapters.notes if rank.adapters is not None else ()

@@ -216,7 +216,7 @@ def _expanded(tape: Tape, k: Value, v: Value, heads: int, head_dim: int, value_d
 
 def core(
     tape: Tape, q: Value, k: Value, v: Value, *, heads: int, head_dim: int, value_dim: int, grouped: bool, softmax: str, soft_cap: bool,
-    dropout: bool, sinks: bool = False, clamped: bool = False,
+    dropout: bool, sinks: bool = False,
 ) -> Value:  # fmt: skip
     """softmax(q·k)·v by the kernel of the run; selective recomputation keeps what goes in and computes it again."""
     run = tape.run
@@ -240,7 +240,7 @@ def core(
     else:
         if run.micro_batch > 1 and tape.how.qkv == "as_written":
             q, k, v = _in_order(q, (heads, head_dim)), _in_order(k, (heads, head_dim)), _in_order(v, (heads, value_dim))
-        _unfused(tape, q, k, v, (run.tokens, heads, run.seq), softmax, soft_cap or clamped, sinks, dropout)
+        _unfused(tape, q, k, v, (run.tokens, heads, run.seq), softmax, soft_cap, sinks, dropout)
     if again:
         tape.rebuilding = False
     return out

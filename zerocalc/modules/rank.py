@@ -198,8 +198,7 @@ def _rank(job: Job, run: Layout | None, arch: Architecture | None) -> Rank:
         arch = pipeline_stage(arch, parallel.pipeline_stage, parallel.pp, layers[parallel.pipeline_stage - 1])
     own = ceil_div(base, split)
     if arch is not None and (parallel.tp > 1 or parallel.pipeline_stage is not None):
-        before, groups, after = arch.on_rank(parallel.tp)
-        own = ceil_div(before + sum([count * amount for count, amount in groups]) + after, stages)
+        own = _on_one(arch, parallel.tp, stages)
     trained = own if trainable == base else ceil_div(trainable, split)
     if arch is not None and job.experts_apart:
         return _in_parts(job, run, arch, whole)
@@ -211,24 +210,29 @@ def _rank(job: Job, run: Layout | None, arch: Architecture | None) -> Rank:
     )  # fmt: skip
 
 
+def _on_one(arch: Architecture, tensor_parallel: int, stages: int) -> int:
+    """Elements that one of so many tensor-parallel ranks holds, on one of so many even pipeline stages."""
+    before, groups, after = arch.on_rank(tensor_parallel)
+    return ceil_div(before + sum([count * amount for count, amount in groups]) + after, stages)
+
+
 def _in_parts(job: Job, run: Layout | None, arch: Architecture, whole: Architecture | None) -> Rank:
     """A rank whose routed experts are divided and sharded over other ranks than the rest."""
     from zerocalc.modules.experts import experts_only, without_experts  # most models have none
 
-    p, etp, shards = job.parallel, job.expert_tensor_parallel, pipeline_split(job)
+    p, etp, stages = job.parallel, job.expert_tensor_parallel, pipeline_split(job)
     total, tokens = whole.parameters if whole else 0, run.tokens if run else 0
     parts: list[Rank] = []
     rest: tuple[Architecture, Literal["dp", "edp"], int, int] = (without_experts(arch), "dp", p.tp, job.shards)
     experts: tuple[Architecture, Literal["dp", "edp"], int, int] = (experts_only(arch, p.ep), "edp", etp, job.expert_shards)
     for part, group, split, n in (rest, experts):
-        before, groups, after = part.on_rank(split)
-        own = ceil_div(before + sum([count * amount for count, amount in groups]) + after, shards)
+        own = _on_one(part, split, stages)
         if own:
             cut = units(job, part, own, None, split)
-            parts.append(Rank(own, own, n, part, cut, tokens, split * shards, part.parameters, part.parameters, group=group, whole=whole))
+            parts.append(Rank(own, own, n, part, cut, tokens, split * stages, part.parameters, part.parameters, group=group, whole=whole))
     held = sum([part.parameters for part in parts])
     cut = tuple([unit for part in parts for unit in part.units])
-    return Rank(held, held, job.shards, arch, cut, tokens, p.tp * shards, total, total, parts=tuple(parts), whole=whole)
+    return Rank(held, held, job.shards, arch, cut, tokens, p.tp * stages, total, total, parts=tuple(parts), whole=whole)
 
 
 def frozen_base(model: Model, arch: Architecture | None) -> Stored:

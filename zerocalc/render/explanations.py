@@ -101,8 +101,8 @@ def _crossing(cluster: Cluster, where: Placement) -> str:
     parts = [f"{inside} inside nodes, {across} between nodes"]
     if where.hierarchical_bytes < where.inter_node_bytes:
         parts.append(f"{_rounded(where.hierarchical_bytes)} if each node's GPUs went first")
-    if cluster.network_cards:
-        each = where.inter_node_bytes * cluster.gpus_of_a_node // cluster.network_cards
+    each = cluster.bytes_per_card(where.inter_node_bytes)
+    if each is not None:
         parts.append(f"{_rounded(each)} by each of a node's {cluster.network_cards} network cards")
     return "; ".join(parts)
 

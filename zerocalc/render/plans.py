@@ -325,8 +325,7 @@ def _largest(plan: Plan) -> list[tuple[str, str]]:
 def _network(plan: Plan) -> list[tuple[str, str]]:
     """What network a candidate's traffic needs, for the one to take or the last."""
     chosen = [c for c in plan.candidates if plan.recommended is not None and c.name == plan.recommended.name] or list(plan.candidates[-1:])
-    cluster = plan.job.cluster
-    there = cluster.inter_node or (cluster.node.network_bytes_per_second if cluster.node else None)
+    there = plan.job.cluster.inter_node_bytes_per_second
     words = network_words(chosen[0].time, there, bool(chosen[0].communication.inter_node_bytes_per_gpu)) if chosen[0].time is not None else None
     return [("network", words)] if words else []
 

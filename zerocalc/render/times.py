@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from zerocalc.ledger import record
 from zerocalc.results import Plan, Timing
+from zerocalc.units import BITS, GB, format_rate
 
 MINUTE, HOUR = 60.0, 3600.0
-LEAST_BANDWIDTH = 0.1e9
+LEAST_BANDWIDTH = GB // 10
 """Bytes a second; what less than this hides, any network does."""
 
 
@@ -50,7 +51,7 @@ def network_words(time: Timing, there: int | None, crosses: bool) -> str | None:
     """
     needed, alone, total = time.hidden_above_bytes_per_second_per_node, time.unhidable_communication_seconds, time.communication_seconds
     exposed, unit = time.exposed_communication_seconds, _unit(total)
-    has = f"; a node's have {there / 1e9:,.1f} GB/s" if there else ""
+    has = f"; a node's have {format_rate(there)}" if there else ""
     beside = f"of {_in(unit, total)} of traffic {_in(unit, alone)} have no computing beside them" if alone else f"{_in(unit, total)} of traffic"
     if needed is None:
         if not crosses or exposed <= alone:
@@ -58,7 +59,7 @@ def network_words(time: Timing, there: int | None, crosses: bool) -> str | None:
         return f"{beside}, {_in(unit, exposed)} are waited for; no bandwidth between nodes hides all: hops and what stays inside take too long{has}"
     if needed < LEAST_BANDWIDTH:
         return f"{beside}; computing hides {'the rest' if alone else 'them'} over any network"
-    enough = f"{needed / 1e9:,.1f} GB/s a node ({8 * needed / 1e9:,.0f} Gbps, all its network cards)"
+    enough = f"{format_rate(needed)} a node ({BITS * needed / GB:,.0f} Gbps, all its network cards)"
     return f"{beside}; computing hides {'the rest' if alone else 'them'} from {enough} on{has}"
 
 

@@ -146,10 +146,14 @@ class Cluster(Spec):
         return self.intra_node or (gpu.scale_up_bytes_per_second or gpu.pcie_bytes_per_second if gpu else None)
 
     @property
+    def inter_node_bytes_per_second(self) -> int | None:
+        """What a node's network cards send together [bytes/s, one way]."""
+        return self.inter_node or (self.node.network_bytes_per_second if self.node else None)
+
+    @property
     def inter_node_bytes_per_second_per_gpu(self) -> int | None:
-        """One GPU's share of what a node's network cards send together [bytes/s, one way]."""
-        whole = self.inter_node or (self.node.network_bytes_per_second if self.node else None)
-        return None if whole is None else max(1, whole // self.gpus_per_node)
+        """One GPU's share of that [bytes/s, one way]."""
+        return _share(self.inter_node_bytes_per_second, self.gpus_per_node)
 
     @property
     def network_cards(self) -> int | None:
@@ -161,18 +165,22 @@ class Cluster(Spec):
         """GPUs of the job in one node."""
         return min(self.gpus_per_node, self.gpus)
 
+    def bytes_per_card(self, bytes_per_gpu: int) -> int | None:
+        """What each network card of a node sends when each of its GPUs sends so much to other nodes, if it is known how many cards there are."""
+        return -(-bytes_per_gpu * self.gpus_of_a_node // self.network_cards) if self.network_cards else None
+
     @property
     def host_bytes_per_second_per_gpu(self) -> int | None:
         """What one GPU exchanges with its host while all of its node do [bytes/s, one way]."""
         own = self.gpu.pcie_bytes_per_second if self.gpu else None
-        shared = self.node.host_link_bytes_per_second if self.node else None
-        return own if own is None or shared is None else min(own, max(1, shared // self.gpus_of_a_node))
+        shared = _share(self.node.host_link_bytes_per_second if self.node else None, self.gpus_of_a_node)
+        return own if own is None or shared is None else min(own, shared)
 
     @property
     def nvme_bytes_per_second_per_gpu(self) -> int | None:
         """One GPU's share of what its node's drives read or write [bytes/s]."""
         whole = self.nvme_bandwidth or (self.node.nvme_bytes_per_second if self.node else None)
-        return None if whole is None else max(1, whole // self.gpus_of_a_node)
+        return _share(whole, self.gpus_of_a_node)
 
     @property
     def cpu_bytes_per_second(self) -> int | None:
@@ -189,6 +197,11 @@ class Cluster(Spec):
     def usable_bytes(self) -> int | None:
         """What one GPU can hold [bytes], if that is known."""
         return self.gpu_memory if self.gpu_memory is not None else self.gpu.usable_bytes if self.gpu else None
+
+
+def _share(whole: int | None, gpus: int) -> int | None:
+    """One GPU's part of what all of a node send together [bytes/s]."""
+    return None if whole is None else max(1, whole // gpus)
 
 
 class Parallel(Spec):

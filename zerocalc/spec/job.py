@@ -90,6 +90,10 @@ class Job(Spec):
         """Whether gradients wait until the last micro-batch of a step before they are reduced."""
         return self.zero.defer_grad_sync or (self.framework.pipelines_defer and self.parallel.pp > 1)
 
+    def reductions(self, sync: str) -> int:
+        """How often one step reduces gradients, which a stage does once a ``step`` or once a ``micro_batch`` unless they wait."""
+        return 1 if sync == "step" or self.defers else self.training.accumulation
+
     @property
     def by_stage(self) -> bool:
         """Whether the answer is of the pipeline stage that needs most: an architecture that is trained as a whole, and no stage named."""

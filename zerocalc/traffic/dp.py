@@ -107,6 +107,6 @@ def data_parallel(job: Job, rank: Rank, stage: int, sync: str, overlapped: bool 
     if job.reducing(0) == 1:
         return []
     micro_batches = job.training.accumulation
-    traffic = DataParallel(job, rank, stage, 1 if sync == "step" or job.defers else micro_batches, overlapped)
+    traffic = DataParallel(job, rank, stage, job.reductions(sync), overlapped)
     trained_dtype = job.trained_recipe.gather
     return traffic.sharded(job.gather_dtype, trained_dtype, micro_batches) if stage == 3 else traffic.replicated(trained_dtype)

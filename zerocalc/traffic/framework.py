@@ -120,7 +120,7 @@ def _sent(
 def _repeats(job: Job, behaviour: FrameworkStage, move: Move) -> int:
     micro_batches = job.training.accumulation
     if move.per == "reduction":
-        return 1 if behaviour.sync == "step" or job.defers else micro_batches
+        return job.reductions(behaviour.sync)
     if move.per == "unshard" and job.framework.pipelines_defer and job.parallel.pp > 1:
         return 1
     return 1 if move.per == "step" else micro_batches

@@ -54,7 +54,7 @@ def _gradients(job: Job, rank: Rank, behaviour: FrameworkStage, row: Transfer) -
 def _repeats(job: Job, behaviour: FrameworkStage, row: Transfer) -> int:
     micro_batches = job.training.accumulation
     if row.per == "reduction":
-        return 1 if behaviour.sync == "step" else micro_batches
+        return job.reductions(behaviour.sync)
     return {"step": 1, "micro_batch": micro_batches, "later": micro_batches - 1}[row.per]
 
 
@@ -90,7 +90,7 @@ def _drives(job: Job, behaviour: FrameworkStage, gathers: list[Part], terms: lis
             continue
         if entry.kind == "gradients":
             copied = behaviour.offloading is not None and behaviour.offloading.gradients == "moved"
-            times = job.training.accumulation if copied and behaviour.sync == "micro_batch" else 1
+            times = job.reductions(behaviour.sync) if copied else 1
             copy("backward", f"{name} to drives", own, times, overlapped=True)
             if times > 1:
                 copy("backward", f"{name} from drives", own, times - 1, overlapped=True)
