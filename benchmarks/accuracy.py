@@ -1,6 +1,7 @@
 """Ours beside published tables and measured activations, as Markdown: what docs/accuracy.md holds.
 
-python benchmarks/accuracy.py > docs/accuracy.md; python benchmarks/accuracy.py --json > docs/accuracy.json
+python benchmarks/accuracy.py > docs/accuracy.md; python benchmarks/accuracy.py --json >
+docs/accuracy.json
 """
 
 from __future__ import annotations
@@ -17,9 +18,9 @@ import throughput
 
 from zerocalc.estimator import estimate
 from zerocalc.memory.activations import kept_bytes
-from zerocalc.modules.base import layout
-from zerocalc.modules.building import architecture
-from zerocalc.papers import all_tables, summary
+from zerocalc.model.build import architecture
+from zerocalc.model.module import layout
+from zerocalc.papers.tables import all_tables, summary
 from zerocalc.spec.job import Job
 
 MEASURED = Path(__file__).parents[1] / "tests" / "data" / "measured_activations.json"
@@ -81,9 +82,18 @@ def runs() -> Iterator[Run]:
         given = run["job"]
         own = {name: given[name] for name in ("dropout", "lora") if given.get(name) is not None}
         model = {"layers": LAYERS, **data["models"][given["model"]], **own}
-        rest = {name: given[name] for name in ("recipe", "implementation", "training", "parallel") if name in given}
+        rest = {
+            name: given[name]
+            for name in ("recipe", "implementation", "training", "parallel")
+            if name in given
+        }
         cluster = {"gpus": given.get("parallel", {}).get("tp", 1)}
-        yield Run(run["source"], Job.model_validate({"model": model, "cluster": cluster, **rest}), run["layer_bytes"], run.get("outside_bytes"))
+        yield Run(
+            run["source"],
+            Job.model_validate({"model": model, "cluster": cluster, **rest}),
+            run["layer_bytes"],
+            run.get("outside_bytes"),
+        )
 
 
 def predicted(run: Run) -> tuple[int, int]:
@@ -93,23 +103,47 @@ def predicted(run: Run) -> tuple[int, int]:
     assert arch is not None
     layer = sum(count * kept_bytes(modules) for count, modules in arch.groups) // arch.layers
     terms = estimate(job, 0).memory.gpu.terms
-    kept_by_loss = next(t.bytes for t in terms if t.kind == "logits" and {"forward", "loss"} <= set(t.moments))
+    kept_by_loss = next(
+        t.bytes for t in terms if t.kind == "logits" and {"forward", "loss"} <= set(t.moments)
+    )
     buffer = sum(t.bytes for t in terms if t.name == "shared buffer")
-    shared = sum(saved.bytes for module in arch.before for saved in module.saved if saved.name == "sines and cosines")
+    shared = sum(
+        saved.bytes
+        for module in arch.before
+        for saved in module.saved
+        if saved.name == "sines and cosines"
+    )
     met_in_layers = shared if run.source == "huggingface" else 0
-    return layer, kept_bytes(arch.before) + kept_bytes(arch.after) + kept_by_loss + buffer - met_in_layers
+    return layer, kept_bytes(arch.before) + kept_bytes(
+        arch.after
+    ) + kept_by_loss + buffer - met_in_layers
 
 
 def losses() -> Iterator[tuple[dict[str, Any], tuple[int, int]]]:
     """Measured peaks around the loss, and ours in forward and backward."""
     for run in json.loads(MEASURED.read_text("utf-8"))["losses"]:
         hidden = run["hidden"]
-        model: dict[str, Any] = {"kind": "llama", "layers": 1, "hidden": hidden, "heads": hidden // 128, "vocab": run["vocab"]}
+        model: dict[str, Any] = {
+            "kind": "llama",
+            "layers": 1,
+            "hidden": hidden,
+            "heads": hidden // 128,
+            "vocab": run["vocab"],
+        }
         if run["frozen_head"]:
             model["lora"] = {"rank": 8}
-        given = {"model": model, "cluster": {"gpus": 1}, "loss": run["loss"], "training": {"seq": run["tokens"]}}
-        terms = [t for t in estimate(Job.model_validate(given), 0).memory.gpu.terms if t.kind == "logits"]
-        forward, backward = (sum(t.bytes for t in terms if moment in t.moments) for moment in ("forward", "loss"))
+        given = {
+            "model": model,
+            "cluster": {"gpus": 1},
+            "loss": run["loss"],
+            "training": {"seq": run["tokens"]},
+        }
+        terms = [
+            t for t in estimate(Job.model_validate(given), 0).memory.gpu.terms if t.kind == "logits"
+        ]
+        forward, backward = (
+            sum(t.bytes for t in terms if moment in t.moments) for moment in ("forward", "loss")
+        )
         yield run, (forward, backward)
 
 
@@ -117,15 +151,35 @@ def words(run: Run) -> list[str]:
     """The run's settings as cells."""
     job = run.job
     m, t, p = job.model, job.training, job.parallel
-    more = [t.recompute if t.recompute != "selective" else f"selective {', '.join(t.recompute_modules)}"] if t.recompute != "none" else []
+    more = (
+        [
+            t.recompute
+            if t.recompute != "selective"
+            else f"selective {', '.join(t.recompute_modules)}"
+        ]
+        if t.recompute != "none"
+        else []
+    )
     more += [f"every {t.recompute_every}"] if t.recompute_every > 1 else []
     more += [f"dropout {m.dropout}"] if m.dropout else []
     more += [str(m.activation)] if m.kind == "gpt2" else []
     if m.lora:
-        more.append(f"LoRA r {m.lora.rank} {m.lora.dtype} {' '.join(m.lora.targets)}" + (f" dropout {m.lora.dropout}" if m.lora.dropout else ""))
+        more.append(
+            f"LoRA r {m.lora.rank} {m.lora.dtype} {' '.join(m.lora.targets)}"
+            + (f" dropout {m.lora.dropout}" if m.lora.dropout else "")
+        )
     dims = f"{m.hidden} {m.heads}/{m.kv_heads} {m.ffn} {m.vocab}"
     tp = f"{p.tp} + SP" if p.sequence_parallel else str(p.tp)
-    return [job.implementation.name, dims, job.recipe.name, str(t.seq), str(t.micro_batch), tp, t.attention, ", ".join(more)]
+    return [
+        job.implementation.name,
+        dims,
+        job.recipe.name,
+        str(t.seq),
+        str(t.micro_batch),
+        tp,
+        t.attention,
+        ", ".join(more),
+    ]
 
 
 def compared(measured: int | None, ours: int) -> tuple[list[str], float | None]:
@@ -145,30 +199,45 @@ def page() -> str:
     for run in runs():
         cells = words(run)
         found = errors.setdefault(f"{cells[0]}, {run.source.split()[0]}", ([], []))
-        for measured, ours, known in zip((run.layer_bytes, run.outside_bytes), predicted(run), found, strict=True):
+        for measured, ours, known in zip(
+            (run.layer_bytes, run.outside_bytes), predicted(run), found, strict=True
+        ):
             more, error = compared(measured, ours)
             cells += more
             known.extend([] if error is None else [abs(error)])
         lines.append(f"| {' | '.join(cells)} |")
     lines += [
         "",
-        "| implementation, measured by | runs | layer: median error | largest | outside: median error | largest |",
+        "| implementation, measured by | runs | layer: median error | largest | outside: "
+        "median error | largest |",
         "|---|---:|---:|---:|---:|---:|",
     ]
     for name, (layer, outside) in errors.items():
         rest = f"{median(outside):.3f} % | {max(outside):.3f} %" if outside else "| "
-        lines.append(f"| {name} | {len(layer)} | {median(layer):.3f} % | {max(layer):.3f} % | {rest} |")
+        lines.append(
+            f"| {name} | {len(layer)} | {median(layer):.3f} % | {max(layer):.3f} % | {rest} |"
+        )
     lines.append(LOSSES)
     for peaks, (forward, backward) in losses():
-        cells = [peaks["loss"], *(str(peaks[key]) for key in ("tokens", "hidden", "vocab")), "frozen" if peaks["frozen_head"] else "trained"]
-        cells += compared(peaks["peak_forward_bytes"], forward)[0] + compared(peaks["peak_backward_bytes"], backward)[0]
+        cells = [
+            peaks["loss"],
+            *(str(peaks[key]) for key in ("tokens", "hidden", "vocab")),
+            "frozen" if peaks["frozen_head"] else "trained",
+        ]
+        cells += (
+            compared(peaks["peak_forward_bytes"], forward)[0]
+            + compared(peaks["peak_backward_bytes"], backward)[0]
+        )
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join([*lines, *public_runs.section(), *throughput.section()]) + "\n"
 
 
 def unrounded() -> str:
     """The peaks of real runs, in bytes, and how long steps took."""
-    return json.dumps({**public_runs.unrounded(), "throughput": throughput.unrounded()}, indent=1) + "\n"
+    return (
+        json.dumps({**public_runs.unrounded(), "throughput": throughput.unrounded()}, indent=1)
+        + "\n"
+    )
 
 
 if __name__ == "__main__":

@@ -1,7 +1,9 @@
-"""Cold start of `zerocalc plan --json` as a ratio to floor.py, the least that typer and pydantic allow: python benchmarks/cold_start.py.
+"""Cold start of `zerocalc plan --json` as a ratio to floor.py, the least that typer and pydantic
+allow: python benchmarks/cold_start.py.
 
-Each run is a new process of this interpreter, and the programs take turns; medians are compared. On a machine that does other things too, trust the
-processor's time rather than the clock's. The goal is a ratio of at most `GOAL`.
+Each run is a new process of this interpreter, and the programs take turns; medians are compared. On
+a machine that does other things too, trust the processor's time rather than the clock's. The goal
+is a ratio of at most `GOAL`.
 """
 
 from __future__ import annotations
@@ -24,10 +26,15 @@ COMMANDS = (
 )
 PROGRAMS = {
     FLOOR: [str(Path(__file__).with_name(FLOOR))],
-    **{command: ["-c", "from zerocalc.__main__ import main; main()", *shlex.split(command)] for command in COMMANDS},
+    **{
+        command: ["-c", "from zerocalc.__main__ import main; main()", *shlex.split(command)]
+        for command in COMMANDS
+    },
 }
 
-ENVIRONMENT = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+ENVIRONMENT = {
+    name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"
+}
 """An installed program has its bytecode; a checkout keeps it from the first run on."""
 
 
@@ -35,14 +42,18 @@ def run(arguments: list[str]) -> tuple[float, float]:
     """One run from start to end: time by the clock, and of the processor [s]."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     start = time.perf_counter()
-    subprocess.run([sys.executable, *arguments], check=True, stdout=subprocess.DEVNULL, env=ENVIRONMENT)
+    subprocess.run(
+        [sys.executable, *arguments], check=True, stdout=subprocess.DEVNULL, env=ENVIRONMENT
+    )
     clock = time.perf_counter() - start
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     return clock, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--runs", type=int, default=40, help="runs of each program (default 40)")
     runs = parser.parse_args().runs
 
@@ -53,12 +64,18 @@ def main() -> None:
         for name, arguments in PROGRAMS.items():
             taken[name].append(run(arguments))
 
-    medians = {name: [statistics.median(column) for column in zip(*times, strict=True)] for name, times in taken.items()}
+    medians = {
+        name: [statistics.median(column) for column in zip(*times, strict=True)]
+        for name, times in taken.items()
+    }
     floor = medians[FLOOR]
     print(f"medians of {runs} runs, and their ratios to {FLOOR} (goal: at most {GOAL})")
     print(f"{'clock, ms':>9} {'ratio':>6} {'processor, ms':>14} {'ratio':>6}")
     for name, (clock, processor) in medians.items():
-        print(f"{clock * 1e3:>9.1f} {clock / floor[0]:>6.2f} {processor * 1e3:>14.1f} {processor / floor[1]:>6.2f}  {name}")
+        print(
+            f"{clock * 1e3:>9.1f} {clock / floor[0]:>6.2f} {processor * 1e3:>14.1f} "
+            f"{processor / floor[1]:>6.2f}  {name}"
+        )
 
 
 if __name__ == "__main__":

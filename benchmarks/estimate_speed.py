@@ -1,8 +1,10 @@
 """Calls of `estimate` per second of one core: python benchmarks/estimate_speed.py.
 
-Every call gets a job of its own that no call has seen before (another sequence length, other GPUs, another size), so that nothing kept between
-calls can help. Jobs are made and validated before the clock starts. Passes over each case and over a fixed loop of plain Python take turns; medians
-of the processor's time are shown. The ratio to the loop compares across machines. The goal is `GOAL` calls per second.
+Every call gets a job of its own that no call has seen before (another sequence length, other GPUs,
+another size), so that nothing kept between calls can help. Jobs are made and validated before the
+clock starts. Passes over each case and over a fixed loop of plain Python take turns; medians of the
+processor's time are shown. The ratio to the loop compares across machines. The goal is `GOAL` calls
+per second.
 """
 
 from __future__ import annotations
@@ -30,13 +32,23 @@ def gpt2(number: int) -> dict[str, Any]:
 
 
 def llama(number: int) -> dict[str, Any]:
-    return {"kind": "llama", "layers": 32 + number, "hidden": 4096, "heads": 32, "kv_heads": 8, "ffn": 14336, "vocab": 128256}
+    return {
+        "kind": "llama",
+        "layers": 32 + number,
+        "hidden": 4096,
+        "heads": 32,
+        "kv_heads": 8,
+        "ffn": 14336,
+        "vocab": 128256,
+    }
 
 
 MODELS: dict[str, Callable[[int], dict[str, Any]]] = {"bare": bare, "gpt2": gpt2, "llama": llama}
 
 
-def jobs(model: Callable[[int], dict[str, Any]], stage: int, numbers: Iterator[int], count: int) -> list[Job]:
+def jobs(
+    model: Callable[[int], dict[str, Any]], stage: int, numbers: Iterator[int], count: int
+) -> list[Job]:
     """That many jobs, no two alike."""
     return [
         Job.model_validate(
@@ -69,7 +81,9 @@ def one_pass(made: list[Job]) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--passes", type=int, default=9, help="passes over each case (default 9)")
     parser.add_argument("--calls", type=int, default=500, help="calls in a pass (default 500)")
     options = parser.parse_args()

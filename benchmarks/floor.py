@@ -1,4 +1,6 @@
-"""The least that a command line on typer and pydantic can be: one command, one model, one JSON object. What cold_start.py compares with."""
+"""The least that a command line on typer and pydantic can be: one command, one model, one JSON
+object. What cold_start.py compares with.
+"""
 
 import typer
 from pydantic import BaseModel

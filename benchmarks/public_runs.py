@@ -1,4 +1,6 @@
-"""Ours beside public measurements of real runs: rows, summary by source, what is left out and why."""
+"""Ours beside public measurements of real runs: rows, summary by source, what is left out and
+why.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,11 @@ from megatron_runs import megatron, simumax
 from published_runs import published
 from run_rows import Prediction, Row, UnstatedError, rows
 
-SOURCES: dict[str, Callable[[Row], Iterator[Prediction]]] = {"megatron_ci": megatron, "simumax": simumax, "published": published}
+SOURCES: dict[str, Callable[[Row], Iterator[Prediction]]] = {
+    "megatron_ci": megatron,
+    "simumax": simumax,
+    "published": published,
+}
 NAMES = {"megatron_ci": "Megatron-LM CI", "simumax": "SimuMax B200", "published": "published peaks"}
 
 AGAIN = {"published: Megatron-LM 7B", "published: SimuMax"}
@@ -48,17 +54,27 @@ def all_predictions() -> tuple[tuple[Prediction, ...], tuple[tuple[str, str, str
             try:
                 found += predict(row)
             except UnstatedError as reason:
-                left.append((NAMES[source], str(row.get("test") or row.get("id") or row.get("case")), str(reason)))
+                left.append(
+                    (
+                        NAMES[source],
+                        str(row.get("test") or row.get("id") or row.get("case")),
+                        str(reason),
+                    )
+                )
     return tuple(found), tuple(left)
 
 
 def errors() -> dict[tuple[str, str], list[float]]:
-    """Absolute errors by source and figure, in rising order; all published peaks also as one source."""
+    """Absolute errors by source and figure, in rising order; all published peaks also as one
+    source.
+    """
     out: dict[tuple[str, str], list[float]] = {}
     for each in all_predictions()[0]:
         sources = [each.source]
         if each.source.startswith("published:"):
-            sources += [NAMES["published"]] if each.source in AGAIN else [NAMES["published"], OTHERS]
+            sources += (
+                [NAMES["published"]] if each.source in AGAIN else [NAMES["published"], OTHERS]
+            )
         for source in sources:
             out.setdefault((source, each.figure), []).append(abs(each.error))
     return {key: sorted(found) for key, found in out.items()}
@@ -71,24 +87,43 @@ def percentile(rising: list[float], share: float) -> float:
 
 def summary() -> list[str]:
     """One line of a table for each source."""
-    lines = ["| source | figure | rows | median error | 90th percentile | largest |", "|---|---|---:|---:|---:|---:|"]
+    lines = [
+        "| source | figure | rows | median error | 90th percentile | largest |",
+        "|---|---|---:|---:|---:|---:|",
+    ]
     for (source, figure), found in errors().items():
-        cells = [f"{100 * value:.2f} %" for value in (median(found), percentile(found, 0.9), found[-1])]
+        cells = [
+            f"{100 * value:.2f} %" for value in (median(found), percentile(found, 0.9), found[-1])
+        ]
         lines.append(f"| {source} | {figure} | {len(found)} | {' | '.join(cells)} |")
     fitting = verdicts()
-    lines.append(f"| llm-foundry | runs that fitted | {len(fitting)} | {sum(fits is not True for _, fits, _ in fitting)} called misfits | | |")
+    lines.append(
+        f"| llm-foundry | runs that fitted | {len(fitting)} | "
+        f"{sum(fits is not True for _, fits, _ in fitting)} called misfits | | |"
+    )
     return lines
 
 
 def section() -> list[str]:
     """The page's section."""
     found, left = all_predictions()
-    lines = [INTRODUCTION, *summary(), "", "| source | run | figure | predicted, MiB | measured | error |", "|---|---|---|---:|---:|---:|"]
+    lines = [
+        INTRODUCTION,
+        *summary(),
+        "",
+        "| source | run | figure | predicted, MiB | measured | error |",
+        "|---|---|---|---:|---:|---:|",
+    ]
     for p in found:
-        lines.append(f"| {p.source} | {p.name} | {p.figure} | {p.predicted / 2**20:,.1f} | {p.measured / 2**20:,.1f} | {100 * p.error:+.2f} % |")
+        lines.append(
+            f"| {p.source} | {p.name} | {p.figure} | {p.predicted / 2**20:,.1f} | "
+            f"{p.measured / 2**20:,.1f} | {100 * p.error:+.2f} % |"
+        )
     lines += ["", "Left out:", "", "| source | rows | why |", "|---|---:|---|"]
     counted = Counter((source, reason) for source, _, reason in left)
-    lines += [f"| {source} | {count} | {reason} |" for (source, reason), count in counted.most_common()]
+    lines += [
+        f"| {source} | {count} | {reason} |" for (source, reason), count in counted.most_common()
+    ]
     return lines
 
 
@@ -97,15 +132,36 @@ def unrounded() -> dict[str, Any]:
     found, left = all_predictions()
     return {
         "rows": [
-            {"source": p.source, "run": p.name, "figure": p.figure, "predicted_bytes": p.predicted, "measured_bytes": p.measured, "error": p.error}
+            {
+                "source": p.source,
+                "run": p.name,
+                "figure": p.figure,
+                "predicted_bytes": p.predicted,
+                "measured_bytes": p.measured,
+                "error": p.error,
+            }
             for p in found
         ],
         "summary": [
-            {"source": source, "figure": figure, "rows": len(e), "median": median(e), "percentile_90": percentile(e, 0.9), "largest": e[-1]}
+            {
+                "source": source,
+                "figure": figure,
+                "rows": len(e),
+                "median": median(e),
+                "percentile_90": percentile(e, 0.9),
+                "largest": e[-1],
+            }
             for (source, figure), e in errors().items()
         ],
         "fits": [
-            {**{k: row[k] for k in ("model", "seq", "gpus", "gpu", "micro_batch")}, "fits": fits, "peak_bytes": p} for row, fits, p in verdicts()
+            {
+                **{k: row[k] for k in ("model", "seq", "gpus", "gpu", "micro_batch")},
+                "fits": fits,
+                "peak_bytes": p,
+            }
+            for row, fits, p in verdicts()
         ],
-        "left_out": [{"source": source, "run": run, "reason": reason} for source, run, reason in left],
+        "left_out": [
+            {"source": source, "run": run, "reason": reason} for source, run, reason in left
+        ],
     }

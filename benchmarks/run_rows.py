@@ -13,11 +13,15 @@ DATA = Path(__file__).parents[1] / "tests" / "data" / "public_runs.json"
 GIB = 1 << 30
 Row = dict[str, Any]
 UNMEASURED = {"allocated": {"runtime", "fragmentation"}, "reserved": {"runtime"}, "device": set()}
-"""Kinds of terms that a meter does not see: PyTorch's allocator hands out or reserves, and nvidia-smi reads the whole device."""
+"""Kinds of terms that a meter does not see: PyTorch's allocator hands out or reserves, and
+nvidia-smi reads the whole device.
+"""
 
 
 class UnstatedError(ValueError):
-    """A row that doesn't state enough, or whose settings zerocalc does not model; the reason is the message."""
+    """A row that doesn't state enough, or whose settings zerocalc does not model; the reason is the
+    message.
+    """
 
 
 class Prediction(NamedTuple):

@@ -1,9 +1,10 @@
 """Commands and their outputs in README.md and docs/: found, run again, compared, renewed.
 
-A fenced block whose first line starts with ``$ zerocalc`` is a session: each line that starts with ``$ `` is a command for a shell, the lines
-up to the next one are what it prints, on either stream, 80 columns wide. A line ``…`` stands for any lines. A fenced block whose first line
-is a comment with a file's name (``# my-gpu.toml: …``) is that file: it lies in the folder in which all sessions of its document run, with
-copies of all of docs/examples.
+A fenced block whose first line starts with ``$ zerocalc`` is a session: each line that starts with
+``$ `` is a command for a shell, the lines up to the next one are what it prints, on either stream,
+80 columns wide. A line ``…`` stands for any lines. A fenced block whose first line is a comment
+with a file's name (``# my-gpu.toml: …``) is that file: it lies in the folder in which all sessions
+of its document run, with copies of all of docs/examples.
 """
 
 from __future__ import annotations
@@ -19,7 +20,9 @@ from tests.running import ROOT, environment
 
 ELLIPSIS = "…"
 PROMPT = "$ "
-FENCE = re.compile(r"^(?P<fence>`{3,})[^\n`]*\n(?P<body>.*?)^(?P=fence)[ \t]*$", re.MULTILINE | re.DOTALL)
+FENCE = re.compile(
+    r"^(?P<fence>`{3,})[^\n`]*\n(?P<body>.*?)^(?P=fence)[ \t]*$", re.MULTILINE | re.DOTALL
+)
 FILE_NAME = re.compile(r"#\s+(?P<name>[\w.-]+\.(?:toml|json))\b")
 EXAMPLES = ROOT / "docs" / "examples"
 
@@ -62,7 +65,11 @@ def _without_gap(lines: list[str]) -> list[str]:
 
 def sessions(document: Path) -> list[str]:
     """The texts of a document's sessions."""
-    return [match["body"] for match in FENCE.finditer(document.read_text("utf-8")) if is_session(match["body"])]
+    return [
+        match["body"]
+        for match in FENCE.finditer(document.read_text("utf-8"))
+        if is_session(match["body"])
+    ]
 
 
 def prepare(document: Path, folder: Path) -> None:
@@ -93,12 +100,16 @@ def output(command: str, folder: Path) -> tuple[str, ...]:
 
 def matches(printed: tuple[str, ...], actual: tuple[str, ...]) -> bool:
     """Whether output is what a document prints, a line ``…`` standing for any lines, or none."""
-    pattern = "".join("(?:.*\n)*?" if line.strip() == ELLIPSIS else re.escape(line.rstrip()) + "\n" for line in printed)
+    pattern = "".join(
+        "(?:.*\n)*?" if line.strip() == ELLIPSIS else re.escape(line.rstrip()) + "\n"
+        for line in printed
+    )
     return re.fullmatch(pattern, "".join(f"{line}\n" for line in actual)) is not None
 
 
 def renewed(printed: tuple[str, ...], actual: tuple[str, ...]) -> tuple[str, ...]:
-    """What a document should print: as it stands if that still holds; else the output, cut where the document cut it.
+    """What a document should print: as it stands if that still holds; else the output, cut where
+    the document cut it.
 
     As many lines as stood before the first ``…`` and after the last one are kept.
     """

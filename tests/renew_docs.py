@@ -1,6 +1,8 @@
-"""Write what scripts and commands print into README.md and docs/ anew: ``python -m tests.renew_docs``, then read the difference.
+"""Write what scripts and commands print into README.md and docs/ anew: ``python -m
+tests.renew_docs``, then read the difference.
 
-The pages of ``benchmarks/accuracy.py`` and ``benchmarks/frameworks.py``, the summaries of the former in README.md, and every session.
+The pages of ``benchmarks/accuracy.py`` and ``benchmarks/frameworks.py``, the summaries of the
+former in README.md, and every session.
 """
 
 from __future__ import annotations

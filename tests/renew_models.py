@@ -1,6 +1,8 @@
-"""Write the presets of models from their configs anew: ``python -m tests.renew_models``, then read the difference before committing it.
+"""Write the presets of models from their configs anew: ``python -m tests.renew_models``, then read
+the difference before committing it.
 
-A model that no flat kind describes is a preset written out module by module; the config it comes from lies in ``tests/data/configs``.
+A model that no flat kind describes is a preset written out module by module; the config it comes
+from lies in ``tests/data/configs``.
 """
 
 from __future__ import annotations
@@ -67,19 +69,27 @@ HEADER = "# Written by tests/renew_models.py from tests/data/configs/{}.json.\n"
 
 
 def preset(name: str) -> str:
-    """The text of one preset. The weights are those that training starts from: how a checkpoint is quantised is not the preset's."""
+    """The text of one preset. The weights are those that training starts from: how a checkpoint is
+    quantised is not the preset's.
+    """
     config = json.loads((DATA / "configs" / f"{CONFIG.get(name, name)}.json").read_text("utf-8"))
     stripped = {key: value for key, value in config.items() if key != "quantization_config"}
     title, repository = TITLES[name]
     model = model_of(stripped).model_dump(mode="json", exclude_defaults=True)
     stack = model.pop("stack")
     model |= {"title": title, "source": f"{repository} config.json"}
-    lines = [HEADER.format(CONFIG.get(name, name)) + "\n".join(f"{key} = {_value(value)}" for key, value in model.items()) + "\n\n[stack]"]
+    lines = [
+        HEADER.format(CONFIG.get(name, name))
+        + "\n".join(f"{key} = {_value(value)}" for key, value in model.items())
+        + "\n\n[stack]"
+    ]
     lines += [f"activations = {_value(stack.get('activations', False))}"]
     lines += [f"positions = {stack['positions']}"] if "positions" in stack else []
     lines += [f"{part} = {_lines(stack[part])}" for part in ("before", "after") if stack.get(part)]
     for group in stack["groups"]:
-        lines.append(f"\n[[stack.groups]]\ncount = {group['count']}\nmodules = {_lines(group['modules'])}")
+        lines.append(
+            f"\n[[stack.groups]]\ncount = {group['count']}\nmodules = {_lines(group['modules'])}"
+        )
     return "\n".join(lines) + "\n"
 
 
@@ -100,14 +110,20 @@ def _lines(modules: list[dict[str, Any]]) -> str:
 
 def _value(value: Any) -> str:
     if isinstance(value, Mapping):
-        return "{ " + ", ".join(f"{_key(key)} = {_value(item)}" for key, item in value.items()) + " }"
+        return (
+            "{ " + ", ".join(f"{_key(key)} = {_value(item)}" for key, item in value.items()) + " }"
+        )
     if isinstance(value, list):
         return "[" + ", ".join(map(_value, value)) + "]"
     return json.dumps(value, ensure_ascii=False)
 
 
 def _key(key: str) -> str:
-    return key if key.replace("_", "").replace("-", "").isalnum() and key.isascii() else json.dumps(key)
+    return (
+        key
+        if key.replace("_", "").replace("-", "").isalnum() and key.isascii()
+        else json.dumps(key)
+    )
 
 
 def main() -> None:

@@ -1,4 +1,6 @@
-"""Write the kept outputs anew: ``python -m tests.renew_snapshots``, then read the difference before committing it."""
+"""Write the kept outputs anew: ``python -m tests.renew_snapshots``, then read the difference before
+committing it.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,9 @@ from tests.kept import FOLDER, SNAPSHOTS
 
 
 def main() -> None:
-    """Write every output, remove those of commands that are kept no longer, and say what changed."""
+    """Write every output, remove those of commands that are kept no longer, and say what
+    changed.
+    """
     FOLDER.mkdir(exist_ok=True)
     for old in set(FOLDER.glob("*.txt")) - {snapshot.file for snapshot in SNAPSHOTS}:
         old.unlink()

@@ -1,4 +1,6 @@
-"""One way to run the command line: in this process or as a program, at a known width, with or without colour."""
+"""One way to run the command line: in this process or as a program, at a known width, with or
+without colour.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,17 @@ from unittest import mock
 ROOT = Path(__file__).parents[1]
 DEFAULT_COLUMNS = 80
 
-DECIDES_LOOKS = ("COLUMNS", "LINES", "TERM", "COLORTERM", "FORCE_COLOR", "NO_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE", "PYTHONWARNINGS")
+DECIDES_LOOKS = (
+    "COLUMNS",
+    "LINES",
+    "TERM",
+    "COLORTERM",
+    "FORCE_COLOR",
+    "NO_COLOR",
+    "TTY_COMPATIBLE",
+    "TTY_INTERACTIVE",
+    "PYTHONWARNINGS",
+)
 """Variables by which a terminal, or whoever runs the tests, changes what is printed."""
 
 
@@ -33,7 +45,12 @@ class Ran:
 def environment(columns: int = DEFAULT_COLUMNS, colour: bool = False) -> dict[str, str]:
     """This process's variables, but for those that decide about width and colour."""
     kept = {name: value for name, value in os.environ.items() if name not in DECIDES_LOOKS}
-    kept |= {"COLUMNS": str(columns), "LINES": "25", "TERM": "xterm-256color" if colour else "dumb", "PYTHONIOENCODING": "utf-8"}
+    kept |= {
+        "COLUMNS": str(columns),
+        "LINES": "25",
+        "TERM": "xterm-256color" if colour else "dumb",
+        "PYTHONIOENCODING": "utf-8",
+    }
     programs = str(Path(sys.executable).parent)
     kept["PATH"] = programs + os.pathsep + kept.get("PATH", os.defpath)
     return kept | ({"FORCE_COLOR": "1"} if colour else {})
@@ -73,18 +90,35 @@ def run_line(line: str) -> Ran:
     return run(*shlex.split(line))
 
 
-def program(*arguments: str, stdin: bytes = b"", columns: int = DEFAULT_COLUMNS, colour: bool = False, cwd: Path | None = None) -> Ran:
+def program(
+    *arguments: str,
+    stdin: bytes = b"",
+    columns: int = DEFAULT_COLUMNS,
+    colour: bool = False,
+    cwd: Path | None = None,
+) -> Ran:
     """Run zerocalc as a program of its own."""
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", "from zerocalc.cli import main; main()", *arguments],
-        input=stdin, capture_output=True, env=environment(columns, colour), cwd=cwd, check=False,
-    )  # fmt: skip
+        input=stdin,
+        capture_output=True,
+        env=environment(columns, colour),
+        cwd=cwd,
+        check=False,
+    )
     return Ran(done.returncode, done.stdout.decode(), done.stderr.decode())
 
 
 def shell(line: str, columns: int = DEFAULT_COLUMNS, cwd: Path | None = None) -> Ran:
     """Run a line of shell, in which ``zerocalc`` is the program of this environment."""
-    done = subprocess.run(["/bin/sh", "-c", line], stdin=subprocess.DEVNULL, capture_output=True, env=environment(columns), cwd=cwd, check=False)
+    done = subprocess.run(
+        ["/bin/sh", "-c", line],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        env=environment(columns),
+        cwd=cwd,
+        check=False,
+    )
     return Ran(done.returncode, done.stdout.decode(), done.stderr.decode())
 
 

@@ -7,14 +7,20 @@ from typing import Any
 from hypothesis import strategies as st
 
 from zerocalc import presets
+from zerocalc.quantities import LARGEST_BYTES, SMALLEST_AMOUNT
 from zerocalc.spec.cluster import Gpu
 from zerocalc.spec.job import Job
-from zerocalc.units import LARGEST_BYTES, SMALLEST_AMOUNT
 
 RECIPES = presets.names("recipes")
-BARE_RECIPES = [name for name in RECIPES if all(row.get("of") != "factored" for row in presets.load("recipes", name)["rows"])]
+BARE_RECIPES = [
+    name
+    for name in RECIPES
+    if all(row.get("of") != "factored" for row in presets.load("recipes", name)["rows"])
+]
 GPUS = [name for name in presets.names("gpus") if "usable_bytes" in presets.load("gpus", name)]
-SMALLEST_GPU = min(Gpu.model_validate(presets.load("gpus", name)).usable_bytes or LARGEST_BYTES for name in GPUS)
+SMALLEST_GPU = min(
+    Gpu.model_validate(presets.load("gpus", name)).usable_bytes or LARGEST_BYTES for name in GPUS
+)
 
 Table = dict[str, Any]
 
@@ -33,7 +39,9 @@ def bare_models(draw: st.DrawFn) -> Table:
 
 @st.composite
 def architectures(draw: st.DrawFn, frozen: bool = True) -> Table:
-    """A decoder of either kind; its heads are divisible by a power of two, so that tensor parallelism has something to divide."""
+    """A decoder of either kind; its heads are divisible by a power of two, so that tensor
+    parallelism has something to divide.
+    """
     kind = draw(st.sampled_from(["gpt2", "llama"]))
     groups = draw(st.sampled_from([1, 2, 3, 4]))
     kv_heads = draw(st.sampled_from([1, 2, 4, 8]))
@@ -59,7 +67,9 @@ def architectures(draw: st.DrawFn, frozen: bool = True) -> Table:
     if draw(st.booleans()):
         model["head_dim"] = draw(st.sampled_from([8, 128]))
     if frozen and draw(st.booleans()):
-        model["trainable"] = draw(st.integers(1, heads * 8 * heads * head_dim))  # the queries alone are as many
+        model["trainable"] = draw(
+            st.integers(1, heads * 8 * heads * head_dim)
+        )  # the queries alone are as many
     return model
 
 
@@ -98,26 +108,48 @@ def zeros(draw: st.DrawFn) -> Table:
 
 @st.composite
 def tables(
-    draw: st.DrawFn, *, bare: bool | None = None, with_seq: bool | None = None, parallel: bool = True, shards: int | None = None,
+    draw: st.DrawFn,
+    *,
+    bare: bool | None = None,
+    with_seq: bool | None = None,
+    parallel: bool = True,
+    shards: int | None = None,
     by_stage: bool = False,
-) -> Table:  # fmt: skip
-    """A valid job as the table that `Job.model_validate` takes: of one pipeline stage where those differ, or perhaps of the worst, ``by_stage``."""
+) -> Table:
+    """A valid job as the table that `Job.model_validate` takes: of one pipeline stage where those
+    differ, or perhaps of the worst, ``by_stage``.
+    """
     is_bare = draw(st.booleans()) if bare is None else bare
     model = draw(bare_models()) if is_bare else draw(architectures())
     training = draw(trainings(with_seq))
-    tp = draw(st.sampled_from([t for t in (1, 2, 4) if is_bare or model["heads"] % t == 0])) if parallel else 1
+    tp = (
+        draw(st.sampled_from([t for t in (1, 2, 4) if is_bare or model["heads"] % t == 0]))
+        if parallel
+        else 1
+    )
     pp = draw(st.integers(1, min(4, model.get("layers", 4)))) if parallel else 1
-    cp = draw(st.sampled_from([1, 1, 2])) if parallel and shards is None and training.get("seq", 1) % 2 == 0 else 1
+    cp = (
+        draw(st.sampled_from([1, 1, 2]))
+        if parallel and shards is None and training.get("seq", 1) % 2 == 0
+        else 1
+    )
     own_dp = draw(st.one_of(st.integers(1, 8), st.integers(1, 2000))) if shards is None else shards
     zero = draw(zeros())
     degrees: Table = {"tp": tp, "pp": pp, "cp": cp}
-    if pp > 1 and not is_bare and "trainable" not in model and not (by_stage and draw(st.booleans())):
+    if (
+        pp > 1
+        and not is_bare
+        and "trainable" not in model
+        and not (by_stage and draw(st.booleans()))
+    ):
         degrees["pipeline_stage"] = draw(st.integers(1, pp))
     if tp > 1 and training["recompute"] == "full" and draw(st.booleans()):
         zero["partition_activations"] = True
         zero["cpu_checkpointing"] = draw(st.booleans())
     elif tp > 1:
-        degrees["sequence_parallel"] = training.get("seq", 0) % (tp * cp) == 0 and draw(st.booleans())
+        degrees["sequence_parallel"] = training.get("seq", 0) % (tp * cp) == 0 and draw(
+            st.booleans()
+        )
     if not is_bare or "blocks" in model:
         zero["gather"] = draw(st.sampled_from(["all-gather", "broadcast"]))
     cluster: Table = {"gpus": own_dp * tp * pp * cp}
@@ -128,13 +160,32 @@ def tables(
         if draw(st.booleans()):
             cluster["gpu"] = draw(st.sampled_from(GPUS))
     if draw(st.booleans()):
-        cluster["gpu_memory"] = draw(st.integers(SMALLEST_AMOUNT, SMALLEST_GPU if "gpu" in cluster or "node" in cluster else 2 * 10**11))
+        cluster["gpu_memory"] = draw(
+            st.integers(
+                SMALLEST_AMOUNT,
+                SMALLEST_GPU if "gpu" in cluster or "node" in cluster else 2 * 10**11,
+            )
+        )
     recipe = draw(st.sampled_from(BARE_RECIPES if is_bare else RECIPES))
-    return {"model": model, "cluster": cluster, "recipe": recipe, "training": training, "parallel": degrees, "zero": zero}
+    return {
+        "model": model,
+        "cluster": cluster,
+        "recipe": recipe,
+        "training": training,
+        "parallel": degrees,
+        "zero": zero,
+    }
 
 
 def jobs(
-    *, bare: bool | None = None, with_seq: bool | None = None, parallel: bool = True, shards: int | None = None, by_stage: bool = False
+    *,
+    bare: bool | None = None,
+    with_seq: bool | None = None,
+    parallel: bool = True,
+    shards: int | None = None,
+    by_stage: bool = False,
 ) -> st.SearchStrategy[Job]:
     """Valid jobs."""
-    return tables(bare=bare, with_seq=with_seq, parallel=parallel, shards=shards, by_stage=by_stage).map(Job.model_validate)
+    return tables(
+        bare=bare, with_seq=with_seq, parallel=parallel, shards=shards, by_stage=by_stage
+    ).map(Job.model_validate)

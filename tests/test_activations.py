@@ -14,7 +14,15 @@ from zerocalc.formulas.published_activations import first_stage_layers
 from zerocalc.results import Estimate
 
 LAYERS = 24
-MODEL: dict[str, Any] = {"kind": "llama", "layers": LAYERS, "hidden": 256, "heads": 8, "kv_heads": 2, "ffn": 700, "vocab": 1000}
+MODEL: dict[str, Any] = {
+    "kind": "llama",
+    "layers": LAYERS,
+    "hidden": 256,
+    "heads": 8,
+    "kv_heads": 2,
+    "ffn": 700,
+    "vocab": 1000,
+}
 
 
 def answer(model: dict[str, Any] | None = None, **parts: Any) -> Estimate:
@@ -26,37 +34,70 @@ def answer(model: dict[str, Any] | None = None, **parts: Any) -> Estimate:
 
 def kept(of: Estimate) -> int:
     """Bytes that layers keep from forward until their backward begins."""
-    return sum(t.bytes for t in of.memory.gpu.terms if t.kind in {"activations", "checkpoints"} and "layers" in t.inputs)
+    return sum(
+        t.bytes
+        for t in of.memory.gpu.terms
+        if t.kind in {"activations", "checkpoints"} and "layers" in t.inputs
+    )
 
 
 @given(st.integers(2, 4), st.integers(2, 3), st.integers(4, 8))
 def test_interleaving_holds_what_the_paper_says(pp: int, interleave: int, rounds: int) -> None:
     def pipelined(v: int) -> int:
         parallel = {"pp": pp, "interleave": v}
-        return kept(answer({"layers": pp * interleave}, cluster={"gpus": pp}, parallel=parallel, training={"seq": 128, "accumulation": pp * rounds}))
+        return kept(
+            answer(
+                {"layers": pp * interleave},
+                cluster={"gpus": pp},
+                parallel=parallel,
+                training={"seq": 128, "accumulation": pp * rounds},
+            )
+        )
 
     layer = kept(answer({"layers": 1}))
     assert pipelined(1) == layer * interleave * pp
-    assert pipelined(interleave) == layer * first_stage_layers(layers=pp * interleave, pipeline_parallel=pp, interleave=interleave)
+    assert pipelined(interleave) == layer * first_stage_layers(
+        layers=pp * interleave, pipeline_parallel=pp, interleave=interleave
+    )
 
 
 def test_interleaving_never_holds_more_than_there_is() -> None:
-    one_round = answer({"layers": 8}, cluster={"gpus": 4}, parallel={"pp": 4, "interleave": 2}, training={"seq": 128, "accumulation": 4})
+    one_round = answer(
+        {"layers": 8},
+        cluster={"gpus": 4},
+        parallel={"pp": 4, "interleave": 2},
+        training={"seq": 128, "accumulation": 4},
+    )
     assert kept(one_round) == kept(answer({"layers": 8})) // 4 * 4
 
 
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
-        ("--interleave 2", "--interleave: gives each pipeline stage 2 chunks of layers: it needs --pp above 1"),
-        ("--pp 4 --interleave 7 --accumulation 4", "--interleave: 4 stages of 7 chunks are more than the 24 layers"),
+        (
+            "--interleave 2",
+            "--interleave: gives each pipeline stage 2 chunks of layers: it needs --pp above 1",
+        ),
+        (
+            "--pp 4 --interleave 7 --accumulation 4",
+            "--interleave: 4 stages of 7 chunks are more than the 24 layers",
+        ),
         (
             "--pp 4 --interleave 2 --accumulation 6",
             "--interleave: interleaving takes micro-batches in rounds of 4 (pp): 6 a step",
         ),
-        ("--recompute-every 2", "--recompute-every: recomputes one layer in 2: it needs --recompute full or operators"),
-        ("--recompute selective --recompute-modules nothing", "--recompute-modules: 'nothing' is not one of"),
-        ("--implementation megaton", "--implementation: 'megaton' is not a preset; nearest: megatron"),
+        (
+            "--recompute-every 2",
+            "--recompute-every: recomputes one layer in 2: it needs --recompute full or operators",
+        ),
+        (
+            "--recompute selective --recompute-modules nothing",
+            "--recompute-modules: 'nothing' is not one of",
+        ),
+        (
+            "--implementation megaton",
+            "--implementation: 'megaton' is not a preset; nearest: megatron",
+        ),
         ("--loss fussed", "--loss: 'fussed' is not a preset; nearest: fused"),
     ],
 )
@@ -77,9 +118,17 @@ def test_one_layer_in_so_many_is_recomputed(every: int) -> None:
 @pytest.mark.parametrize("implementation", presets.names("implementations"))
 @pytest.mark.parametrize("kernel", ["flash", "efficient", "math", "eager"])
 @pytest.mark.parametrize("model", [{}, {"kind": "gpt2", "kv_heads": 8}], ids=["llama", "gpt2"])
-def test_recomputing_more_keeps_less(implementation: str, kernel: str, model: dict[str, Any]) -> None:
+def test_recomputing_more_keeps_less(
+    implementation: str, kernel: str, model: dict[str, Any]
+) -> None:
     def how(recompute: str) -> int:
-        return kept(answer(model, implementation=implementation, training={"attention": kernel, "recompute": recompute}))
+        return kept(
+            answer(
+                model,
+                implementation=implementation,
+                training={"attention": kernel, "recompute": recompute},
+            )
+        )
 
     assert how("full") < how("operators") <= how("none")
     assert how("full") < how("selective") <= how("none")
@@ -87,10 +136,19 @@ def test_recomputing_more_keeps_less(implementation: str, kernel: str, model: di
 
 @pytest.mark.parametrize("implementation", presets.names("implementations"))
 @pytest.mark.parametrize("tp", [2, 4])
-def test_sequence_parallelism_divides_all_but_what_is_gathered_whole(implementation: str, tp: int) -> None:
+def test_sequence_parallelism_divides_all_but_what_is_gathered_whole(
+    implementation: str, tp: int
+) -> None:
     def split(degree: int, sequence: bool) -> int:
         parallel = {"tp": degree, "sequence_parallel": sequence}
-        return kept(answer({"kv_heads": 8}, implementation=implementation, cluster={"gpus": degree}, parallel=parallel))
+        return kept(
+            answer(
+                {"kv_heads": 8},
+                implementation=implementation,
+                cluster={"gpus": degree},
+                parallel=parallel,
+            )
+        )
 
     whole, tensor, both = split(1, False), split(tp, False), split(tp, True)
     assert whole / tp <= both < tensor < whole
@@ -109,22 +167,54 @@ def test_what_a_peak_consists_of_is_named() -> None:
     gpu = answer({"vocab": 200_000}).memory.gpu
     assert next(iter(gpu.largest_at_peak)) == "master weights"
     assert list(gpu.largest_at_peak.values()) == sorted(gpu.largest_at_peak.values(), reverse=True)
-    line = "plan --layers 2 --hidden 256 --heads 4 --kind llama --vocab 200000 --seq 4096 --gpus 8 --gpu h100-80g --micro-batch 8"
+    line = (
+        "plan --layers 2 --hidden 256 --heads 4 --kind llama --vocab 200000 --seq 4096 --gpus "
+        "8 --gpu h100-80g --micro-batch 8"
+    )
     assert "logits (fp32)" in run_line(line).out.partition("peak of DDP:")[2].split("%")[0]
 
 
 @pytest.mark.parametrize("implementation", ["paper", "huggingface"])
-@pytest.mark.parametrize("model", ["jamba-v0.1", "flan-t5-xxl", "deepseek-v2-lite", "llama-4-scout", "gemma-3-4b-it", "bart-large"])
-def test_the_same_layer_of_mixed_ones_stands_for_the_one_in_backward(model: str, implementation: str) -> None:
-    """With recomputation and without: what was computed again is what would have been kept, but for the layer's input beside it."""
+@pytest.mark.parametrize(
+    "model",
+    [
+        "jamba-v0.1",
+        "flan-t5-xxl",
+        "deepseek-v2-lite",
+        "llama-4-scout",
+        "gemma-3-4b-it",
+        "bart-large",
+    ],
+)
+def test_the_same_layer_of_mixed_ones_stands_for_the_one_in_backward(
+    model: str, implementation: str
+) -> None:
+    """With recomputation and without: what was computed again is what would have been kept, but for
+    the layer's input beside it.
+    """
     micro_batch, seq = 8, 512
 
     def backward(recompute: str) -> int:
-        training = {"seq": seq, "micro_batch": micro_batch, "attention": "eager", "recompute": recompute}
-        job = {"model": model, "cluster": {"gpus": 8}, "implementation": implementation, "training": training, "zero": {"stage": 0}}
+        training = {
+            "seq": seq,
+            "micro_batch": micro_batch,
+            "attention": "eager",
+            "recompute": recompute,
+        }
+        job = {
+            "model": model,
+            "cluster": {"gpus": 8},
+            "implementation": implementation,
+            "training": training,
+            "zero": {"stage": 0},
+        }
         return estimate(Job.model_validate(job)).memory.gpu.moments["backward_end"]
 
     architecture = load_model(model).stack
     assert architecture is not None
-    hidden = max(int(module.values.get("hidden", 0)) for group in architecture.groups for module in group.modules)
+    hidden = max(
+        int(module.values.get("hidden", 0))
+        for group in architecture.groups
+        for module in group.modules
+    )
     assert 0 <= backward("full") - backward("none") <= micro_batch * seq * hidden * 2

@@ -1,4 +1,6 @@
-"""What an answer says in words: suggestions that hold what they promise, what is unknown, whose data a GPU sees."""
+"""What an answer says in words: suggestions that hold what they promise, what is unknown, whose
+data a GPU sees.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +14,10 @@ from typing import Any
 import pytest
 
 from tests.running import refused, run, run_line
-from zerocalc import load_model, suggestions
+from zerocalc import load_model
+from zerocalc.answers import suggestions
+from zerocalc.answers.planner import plan
 from zerocalc.estimator import estimate
-from zerocalc.planner import plan
 from zerocalc.results import Estimate
 from zerocalc.spec.job import Job
 
@@ -24,9 +27,11 @@ TOO_LARGE = [
     "--model llama-3-8b --gpus 4 --gpu a100-40g --seq 8192",
     "--model llama-3-8b --gpus 8 --gpu h100-80g --seq 16384 --stage 0",
     "--model llama-3-8b --gpus 8 --gpu h100-80g --seq 8192 --micro-batch 4",
-    "--model llama-3.1-405b --gpus 64 --gpu h100-80g --seq 8192 --micro-batch 8 --attention eager --stage 1",
+    "--model llama-3.1-405b --gpus 64 --gpu h100-80g --seq 8192 --micro-batch 8 "
+    "--attention eager --stage 1",
     "--model gpt2-xl --gpus 1 --gpu rtx-4090 --seq 1024 --attention eager --micro-batch 4",
-    "--model gpt2-xl --gpus 12 --gpu l4 --seq 1024 --stage 0,1 --pp 2 --micro-batch 16 --attention eager",
+    "--model gpt2-xl --gpus 12 --gpu l4 --seq 1024 --stage 0,1 --pp 2 --micro-batch 16 "
+    "--attention eager",
     "--params 70B --gpus 8 --gpu h100-80g",
     "--params 10T --gpus 8 --gpu h100-80g",
     "--params 7B --gpus 8 --gpu h100-80g --stage 0",
@@ -51,7 +56,9 @@ def test_a_suggestion_holds_what_it_promises(line: str) -> None:
         name = promise.split()[0].lower()
         candidate = next(c for c in changed["candidates"] if c["name"] == name)
         assert candidate["fits"] is (None if " on what is known" in promise else True)
-        assert promise.endswith(f"in {candidate['memory']['gpu']['reserved_bytes'] / 2**30:.2f} GiB")
+        assert promise.endswith(
+            f"in {candidate['memory']['gpu']['reserved_bytes'] / 2**30:.2f} GiB"
+        )
 
 
 @pytest.mark.parametrize("line", TOO_LARGE)
@@ -60,12 +67,18 @@ def test_no_suggestion_asks_for_all_that_another_does(line: str) -> None:
         words = shlex.split(text.partition(": ")[0])
         values = [words[i + 1] if i + 1 < len(words) else "" for i in range(len(words))]
         levels = {"selective": 1, "full": 2}
-        return {word: levels.get(value, int(value) if value.isdigit() else 1) for word, value in zip(words, values, strict=True) if word[0] == "-"}
+        return {
+            word: levels.get(value, int(value) if value.isdigit() else 1)
+            for word, value in zip(words, values, strict=True)
+            if word[0] == "-"
+        }
 
     found = [asks(text) for text in json.loads(run_line(f"plan {line} --json").out)["suggestions"]]
     for one in found:
         for other in found:
-            assert one is other or not all(flag in other and amount <= other[flag] for flag, amount in one.items())
+            assert one is other or not all(
+                flag in other and amount <= other[flag] for flag, amount in one.items()
+            )
 
 
 def test_fewest_gpus_are_fewest() -> None:
@@ -93,7 +106,9 @@ def test_a_search_for_suggestions_is_short(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_what_no_gpus_shrink_is_a_note_not_a_change() -> None:
-    answer = json.loads(run_line("plan --model llama-3-8b --gpus 8 --gpu h100-80g --seq 131072 --json").out)
+    answer = json.loads(
+        run_line("plan --model llama-3-8b --gpus 8 --gpu h100-80g --seq 131072 --json").out
+    )
     assert any(note.startswith("more data-parallel GPUs never shrink") for note in answer["notes"])
     assert all(text.startswith("--") for text in answer["suggestions"])
 
@@ -103,23 +118,37 @@ def test_what_no_gpus_shrink_is_a_note_not_a_change() -> None:
 
 def table(line: str) -> dict[str, list[str]]:
     """The rows of a plan's table by label."""
-    rows = [line.strip("| ").split(" | ") for line in run_line(f"plan {line} --format markdown").out.splitlines() if line.startswith("| ")]
+    rows = [
+        line.strip("| ").split(" | ")
+        for line in run_line(f"plan {line} --format markdown").out.splitlines()
+        if line.startswith("| ")
+    ]
     return {row[0].strip(): [cell.strip() for cell in row[2:]] for row in rows}
 
 
 UNKNOWN_TRAFFIC: list[tuple[str, list[str], int]] = [
     ("--params 1B --gpus 8 --tp 8", ["tensor-parallel traffic"], 0),
     ("--params 1B --gpus 8 --pp 8", ["pipeline-parallel traffic"], 0),
-    ("--params 1B --gpus 8 --tp 2 --pp 2", ["tensor-parallel traffic", "pipeline-parallel traffic"], 500_000_000),
+    (
+        "--params 1B --gpus 8 --tp 2 --pp 2",
+        ["tensor-parallel traffic", "pipeline-parallel traffic"],
+        500_000_000,
+    ),
     ("--model gpt2 --gpus 8 --tp 4", ["tensor-parallel traffic"], 63_484_800),
     ("--params 1B --gpus 8 --cp 8 --seq 1024", ["context-parallel traffic"], 3_500_000_000),
-    ("--params 1B --gpus 8 --tp 8 --recompute full --pa --pa-cpu", ["tensor-parallel traffic", "host traffic"], 0),
+    (
+        "--params 1B --gpus 8 --tp 8 --recompute full --pa --pa-cpu",
+        ["tensor-parallel traffic", "host traffic"],
+        0,
+    ),
     ("--model gpt2 --gpus 8 --tp 4 --seq 1024", [], -1),
     ("--params 1B --gpus 8", [], -1),
 ]
 
 
-@pytest.mark.parametrize(("line", "unknown", "known"), UNKNOWN_TRAFFIC, ids=[line for line, _, _ in UNKNOWN_TRAFFIC])
+@pytest.mark.parametrize(
+    ("line", "unknown", "known"), UNKNOWN_TRAFFIC, ids=[line for line, _, _ in UNKNOWN_TRAFFIC]
+)
 def test_unknown_traffic_is_no_number(line: str, unknown: list[str], known: int) -> None:
     answer = json.loads(run_line(f"plan {line} --json").out)["candidates"][0]["communication"]
     assert answer["unknown"] == unknown
@@ -132,7 +161,9 @@ def test_unknown_traffic_is_no_number(line: str, unknown: list[str], known: int)
         assert "sent per GPU" in rows
         return
     assert answer["sent_bytes_per_gpu"] == known
-    assert f"unknown, and in no sum: {', '.join(unknown)}" in " ".join(run_line(f"explain {line} --stage 0").out.split())
+    assert f"unknown, and in no sum: {', '.join(unknown)}" in " ".join(
+        run_line(f"explain {line} --stage 0").out.split()
+    )
     assert written["sent_bytes_per_gpu"] == ""
     assert (rows["known part sent"][0] == "unknown") is (known == 0)
     for name in unknown[: 1 + (len(unknown) > 1 and unknown[1] != "host traffic")]:
@@ -146,8 +177,14 @@ def test_unknown_memory_is_no_number() -> None:
     rows = table("--params 1B --gpus 8")
     assert rows["activations"] == ["unknown"] * 4
     assert rows["gathered layers"] == ["0.00", "0.00", "0.00", "unknown"]
-    for line, known in (("--params 1B", False), ("--model gpt2", False), ("--model gpt2 --seq 128", True)):
-        gpu = json.loads(run_line(f"plan --gpus 8 {line} --json").out)["candidates"][0]["memory"]["gpu"]
+    for line, known in (
+        ("--params 1B", False),
+        ("--model gpt2", False),
+        ("--model gpt2 --seq 128", True),
+    ):
+        gpu = json.loads(run_line(f"plan --gpus 8 {line} --json").out)["candidates"][0]["memory"][
+            "gpu"
+        ]
         assert gpu["activations_known"] is known
         assert sum(gpu["at_peak"].values()) == gpu["peak_bytes"]
 
@@ -159,7 +196,10 @@ def test_what_is_unknown_can_only_add() -> None:
     mixed = " ".join(run_line("plan --params 7B --gpus 8 --gpu h100-80g").out.split())
     assert "DDP lacks at least" in mixed
     assert "known 112.00" in " ".join(run_line("step --params 7B --gpus 1 --stage 0").out.split())
-    known = run_line("plan --model gpt2-xl --gpus 8 --gpu l4 --seq 1024").out + run_line("step --model gpt2 --gpus 8 --seq 512").out
+    known = (
+        run_line("plan --model gpt2-xl --gpus 8 --gpu l4 --seq 1024").out
+        + run_line("step --model gpt2 --gpus 8 --seq 512").out
+    )
     assert "at least" not in known
     assert "in all" in known
 
@@ -170,13 +210,22 @@ def test_what_is_unknown_can_only_add() -> None:
 @pytest.mark.parametrize(
     "line",
     [
-        "--params 10B --gpus 64", "--params 20M --gpus 8", "--params 10B --gpus 64 --gpu h100-80g", "--model gpt2 --gpus 8 --seq 128",
+        "--params 10B --gpus 64",
+        "--params 20M --gpus 8",
+        "--params 10B --gpus 64 --gpu h100-80g",
+        "--model gpt2 --gpus 8 --seq 128",
         "--model gpt2 --gpus 8 --tp 4 --seq 1024 --recompute full --pa --pa-cpu --gpu h100-80g",
     ],
-)  # fmt: skip
+)
 def test_one_unit_a_table(line: str) -> None:
-    lines = [row.partition(" | ")[0] for row in run_line(f"plan {line} --format markdown").out.splitlines() if row.startswith("| ")]
-    assert [label for label in lines if "iB" in label or "GB" in label or "MB" in label] == [lines[0]]
+    lines = [
+        row.partition(" | ")[0]
+        for row in run_line(f"plan {line} --format markdown").out.splitlines()
+        if row.startswith("| ")
+    ]
+    assert [label for label in lines if "iB" in label or "GB" in label or "MB" in label] == [
+        lines[0]
+    ]
 
 
 def test_small_models_are_shown_in_small_units() -> None:
@@ -201,15 +250,31 @@ def sentences(line: str) -> str:
     ("line", "said", "not_said"),
     [
         ("--params 1B --gpus 1", ["The one GPU updates all parameters"], ["every GPU sees"]),
-        ("--params 1B --gpus 8", ["every GPU sees other data", "Every GPU updates all parameters from"], ["The one GPU", "tokens"]),
+        (
+            "--params 1B --gpus 8",
+            ["every GPU sees other data", "Every GPU updates all parameters from"],
+            ["The one GPU", "tokens"],
+        ),
         (
             "--params 1B --gpus 8 --cp 8 --seq 1024",
             ["context-parallel ranks other tokens", "1/8 of the"],
             ["The one GPU", "see other data", "Of its"],
         ),
-        ("--params 1B --gpus 8 --tp 8", ["tensor-parallel ranks the same tokens", "which no other GPU holds"], ["The one GPU", "see other data"]),
-        ("--params 1B --gpus 8 --pp 8", ["pipeline stages the same tokens", "which no other GPU holds"], ["The one GPU", "see other data"]),
-        ("--params 1B --gpus 8 --tp 4", ["data-parallel ranks see other data", "1/4 of the model"], ["every GPU sees", "no other GPU"]),
+        (
+            "--params 1B --gpus 8 --tp 8",
+            ["tensor-parallel ranks the same tokens", "which no other GPU holds"],
+            ["The one GPU", "see other data"],
+        ),
+        (
+            "--params 1B --gpus 8 --pp 8",
+            ["pipeline stages the same tokens", "which no other GPU holds"],
+            ["The one GPU", "see other data"],
+        ),
+        (
+            "--params 1B --gpus 8 --tp 4",
+            ["data-parallel ranks see other data", "1/4 of the model"],
+            ["every GPU sees", "no other GPU"],
+        ),
     ],
 )
 def test_step_says_what_is_true(line: str, said: list[str], not_said: list[str]) -> None:
@@ -226,7 +291,9 @@ def test_context_parallel_ranks_share_states_and_gradients() -> None:
         assert with_cp["memory"]["gpu"]["states_bytes"] == without["memory"]["gpu"]["states_bytes"]
         for key in ("volume_params", "ratio_to_dp", "sent_bytes_per_gpu"):
             assert with_cp["communication"][key] == without["communication"][key]
-    assumed = json.loads(run_line("plan --params 8B --gpus 64 --cp 8 --seq 1024 --json").out)["assumptions"]
+    assumed = json.loads(run_line("plan --params 8B --gpus 64 --cp 8 --seq 1024 --json").out)[
+        "assumptions"
+    ]
     assert any("dp·cp = 8·8 = 64 ranks" in line for line in assumed)
 
 
@@ -258,7 +325,10 @@ UNEVEN = [
         ("--tp", "8", "--sequence-parallel", "--seq", "511"),
         "error: --sequence-parallel: tp = 8 does not divide the 511 tokens of a sequence on a rank",
     ),
-    (("--tp", "8", "--cp", "2", "--sequence-parallel", "--seq", "1028"), "tp = 8 does not divide the 514 tokens of a sequence on a rank"),
+    (
+        ("--tp", "8", "--cp", "2", "--sequence-parallel", "--seq", "1028"),
+        "tp = 8 does not divide the 514 tokens of a sequence on a rank",
+    ),
     (("--tp", "8", "--ffn", "14337"), "error: --tp: 8 does not divide an MLP's width of 14337"),
 ]
 
@@ -270,7 +340,9 @@ def test_what_ranks_cannot_divide_is_refused(flags: tuple[str, ...], said: str) 
 
 def test_experts_are_divided_too() -> None:
     model = load_model("mixtral-8x7b").model_dump(mode="json")
-    (experts,) = [module for module in model["stack"]["groups"][0]["modules"] if module["type"] == "moe"]
+    (experts,) = [
+        module for module in model["stack"]["groups"][0]["modules"] if module["type"] == "moe"
+    ]
     experts["values"]["ffn"] = 14337
     with pytest.raises(ValueError, match="8 does not divide an MLP's width of 14337"):
         Job.model_validate({"model": model, "cluster": {"gpus": 8}, "parallel": {"tp": 8}})
@@ -285,14 +357,31 @@ def test_a_vocabulary_that_ranks_do_not_divide_is_noted() -> None:
 @pytest.mark.parametrize(
     ("asked", "said"),
     [
-        ("llama-3-70b --tp 8", "128,256 to 129,024, a multiple of 128·tp: 786,432 parameters more in a rank's embedding and as many in its head"),
-        ("llama-3-8b --tp 4", "128,256 to 128,512, a multiple of 128·tp: 262,144 parameters more in a rank's embedding and as many in its head"),
-        ("gpt2-xl", "50,257 to 50,304, a multiple of 128·tp: 75,200 parameters more in a rank's embedding"),
+        (
+            "llama-3-70b --tp 8",
+            "128,256 to 129,024, a multiple of 128·tp: 786,432 parameters more in a rank's "
+            "embedding and as many in its head",
+        ),
+        (
+            "llama-3-8b --tp 4",
+            "128,256 to 128,512, a multiple of 128·tp: 262,144 parameters more in a rank's "
+            "embedding and as many in its head",
+        ),
+        (
+            "gpt2-xl",
+            "50,257 to 50,304, a multiple of 128·tp: 75,200 parameters more in a rank's embedding",
+        ),
         ("mixtral-8x7b --tp 2 --sequence-parallel", None),
     ],
 )
 def test_the_rows_that_megatron_adds_to_a_vocabulary_are_said(asked: str, said: str | None) -> None:
     line = f"plan --gpus 8 --framework megatron --json --model {asked}"
-    padded = [words for words in json.loads(run(*line.split()).out)["assumptions"] if "pads the vocabulary" in words]
-    assert padded == ([f"megatron pads the vocabulary of {said}, which are not counted"] if said else [])
+    padded = [
+        words
+        for words in json.loads(run(*line.split()).out)["assumptions"]
+        if "pads the vocabulary" in words
+    ]
+    assert padded == (
+        [f"megatron pads the vocabulary of {said}, which are not counted"] if said else []
+    )
     assert "pads the vocabulary" not in run(*line.replace("megatron", "paper").split()).out

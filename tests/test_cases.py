@@ -1,4 +1,6 @@
-"""Questions that people asked with numbers (tests/data/cases.json): one test a number; those that cannot be asked yet stand there with the reason."""
+"""Questions that people asked with numbers (tests/data/cases.json): one test a number; those that
+cannot be asked yet stand there with the reason.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +15,8 @@ import zerocalc as zc
 from zerocalc import presets
 from zerocalc.estimator import estimate
 from zerocalc.formulas import estimators, published
-from zerocalc.modules.rank import rank
 from zerocalc.results import Estimate
+from zerocalc.sharding.rank import rank
 from zerocalc.spec.job import Job
 
 DATA = Path(__file__).parent / "data"
@@ -24,7 +26,9 @@ QUESTIONS = 50
 
 
 def job_of(given: dict[str, Any]) -> Job:
-    """A row's job; its model may be laid over a preset (``base``) or read from a config.json of the tests."""
+    """A row's job; its model may be laid over a preset (``base``) or read from a config.json of the
+    tests.
+    """
     model = given["model"]
     if isinstance(model, dict) and "base" in model:
         own = {key: value for key, value in model.items() if key != "base"}
@@ -44,7 +48,13 @@ def scores(job: Job) -> int:
     """What all layers keep that grows with the square of the sequence."""
     arch, seq = rank(job).arch, job.training.seq
     assert arch is not None
-    return sum(count * t.bytes for count, modules in arch.groups for m in modules for t in m.saved if t.shape[-1] == seq)
+    return sum(
+        count * t.bytes
+        for count, modules in arch.groups
+        for m in modules
+        for t in m.saved
+        if t.shape[-1] == seq
+    )
 
 
 def answered(row: dict[str, Any]) -> float:
@@ -64,12 +74,18 @@ def answered(row: dict[str, Any]) -> float:
         "host": lambda: answer.memory.cpu.bytes_per_node if answer.memory.cpu else None,
         "terms": lambda: terms(answer, words),
         "layers": lambda: sum(
-            t.bytes for t in gpu.terms if t.kind == "activations" and t.moments[0] == "forward" and t.moments[-1] == "backward_start"
+            t.bytes
+            for t in gpu.terms
+            if t.kind == "activations"
+            and t.moments[0] == "forward"
+            and t.moments[-1] == "backward_start"
         ),
         "layer": lambda: rank(job).part("layer"),
         "sent": lambda: answer.communication.sent_bytes_per_gpu,
         "ratio_to_dp": lambda: answer.communication.ratio_to_dp,
-        "peak_flops": lambda: job.cluster.gpu.bf16_dense_flops_per_second if job.cluster.gpu else None,
+        "peak_flops": lambda: (
+            job.cluster.gpu.bf16_dense_flops_per_second if job.cluster.gpu else None
+        ),
     }
     found = quantities[name]()
     assert found is not None
@@ -77,12 +93,16 @@ def answered(row: dict[str, Any]) -> float:
 
 
 def estimator(name: str, inputs: dict[str, int]) -> float:
-    """A formula by its name, or one of DeepSpeed's estimators: stage, what is offloaded, and where."""
+    """A formula by its name, or one of DeepSpeed's estimators: stage, what is offloaded, and
+    where.
+    """
     if "/" not in name:
         formula = getattr(estimators, name, None) or getattr(published, name)
         return float(formula.function(**inputs))
     stage, offloaded, where = name.split("/")
-    return estimators.evaluate(getattr(estimators.ESTIMATORS[int(stage), offloaded, True], where), **inputs)
+    return estimators.evaluate(
+        getattr(estimators.ESTIMATORS[int(stage), offloaded, True], where), **inputs
+    )
 
 
 @pytest.mark.parametrize("row", CASES["rows"], ids=[row["id"] for row in CASES["rows"]])

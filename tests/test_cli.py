@@ -1,4 +1,6 @@
-"""The command line: bad input is one line that names what was written; everything else is an answer."""
+"""The command line: bad input is one line that names what was written; everything else is an
+answer.
+"""
 
 from __future__ import annotations
 
@@ -41,9 +43,13 @@ COUNTS = [
     "１０B",
     "9" * 5000,
 ]
-BAD_COUNTS = [(value[:8], ("plan", "--gpus", "64", f"--params={value}"), "--params:") for value in COUNTS]
+BAD_COUNTS = [
+    (value[:8], ("plan", "--gpus", "64", f"--params={value}"), "--params:") for value in COUNTS
+]
 WHOLES = ["1.5", "-1", "0", "1e3", "8K", "nan", "true", "", "99999999999", "a\nb", "\x1b[31m"]
-BAD_WHOLES = [(repr(value)[:8], ("plan", "--params", "1B", f"--gpus={value}"), "--gpus:") for value in WHOLES]
+BAD_WHOLES = [
+    (repr(value)[:8], ("plan", "--params", "1B", f"--gpus={value}"), "--gpus:") for value in WHOLES
+]
 
 BAD_FLAGS = [
     ("params with layers", "plan --params 10B --layers 4 --gpus 8", "--params:"),
@@ -56,7 +62,11 @@ BAD_FLAGS = [
     ("no heads", "plan --layers 4 --hidden 64 --gpus 8", "--heads:"),
     ("negative dimension", "plan --layers -4 --hidden 64 --heads 4 --gpus 8", "--layers:"),
     ("heads do not divide", "plan --layers 4 --hidden 65 --heads 4 --gpus 8", "--heads:"),
-    ("kv heads do not divide", "plan --layers 4 --hidden 64 --heads 4 --kv-heads 3 --gpus 8", "--kv-heads:"),
+    (
+        "kv heads do not divide",
+        "plan --layers 4 --hidden 64 --heads 4 --kv-heads 3 --gpus 8",
+        "--kv-heads:",
+    ),
     ("kind unknown", "plan --kind bert --layers 4 --hidden 64 --heads 4 --gpus 8", "--kind:"),
     ("trainable over params", "plan --params 1B --trainable 2B --gpus 8", "--trainable:"),
     ("trainable over an architecture", GPT + "--trainable 2T", "--trainable:"),
@@ -71,8 +81,16 @@ BAD_FLAGS = [
     ("sequence parallel with tp 1", GPT + "--sequence-parallel", "--sequence-parallel:"),
     ("P_a with tp 1", GPT + "--recompute full --pa", "--partition-activations:"),
     ("P_a without recomputation", GPT + "--tp 2 --pa", "--partition-activations:"),
-    ("P_a with selective recomputation", GPT + "--tp 2 --pa --recompute selective", "--partition-activations:"),
-    ("P_a with sequence parallelism", GPT + "--tp 2 --pa --recompute full --sequence-parallel", "--partition-activations:"),
+    (
+        "P_a with selective recomputation",
+        GPT + "--tp 2 --pa --recompute selective",
+        "--partition-activations:",
+    ),
+    (
+        "P_a with sequence parallelism",
+        GPT + "--tp 2 --pa --recompute full --sequence-parallel",
+        "--partition-activations:",
+    ),
     ("P_a+cpu without P_a", GPT + "--tp 2 --recompute full --pa-cpu", "--cpu-checkpointing:"),
     ("stage 4", "plan --params 1B --gpus 8 --stage 4", "--stage:"),
     ("stage 1,x", "plan --params 1B --gpus 8 --stage 1,x", "--stage:"),
@@ -80,10 +98,22 @@ BAD_FLAGS = [
     ("stage comma", "plan --params 1B --gpus 8 --stage 1,", "--stage:"),
     ("stage -1", "plan --params 1B --gpus 8 --stage=-1", "--stage:"),
     ("stage all", "plan --params 1B --gpus 8 --stage all", "--stage:"),
-    ("all-reduce at stage 3", "plan --params 1B --gpus 8 --stage 3 --grad-sync all-reduce", "--grad-sync:"),
-    ("broadcast at stage 1", "plan --params 1B --blocks 4 --gpus 8 --stage 1 --gather broadcast", "--gather:"),
+    (
+        "all-reduce at stage 3",
+        "plan --params 1B --gpus 8 --stage 3 --grad-sync all-reduce",
+        "--grad-sync:",
+    ),
+    (
+        "broadcast at stage 1",
+        "plan --params 1B --blocks 4 --gpus 8 --stage 1 --gather broadcast",
+        "--gather:",
+    ),
     ("broadcast of one block", "plan --params 1B --gpus 8 --gather broadcast", "--gather:"),
-    ("deferring at stage 0", "plan --params 1B --gpus 8 --stage 0 --defer-grad-sync", "--defer-grad-sync:"),
+    (
+        "deferring at stage 0",
+        "plan --params 1B --gpus 8 --stage 0 --defer-grad-sync",
+        "--defer-grad-sync:",
+    ),
     ("grad sync unknown", "plan --params 1B --gpus 8 --grad-sync allreduce", "--grad-sync:"),
     ("dtype unknown", "plan --params 1B --gpus 8 --reduce-dtype fp8", "--reduce-dtype:"),
     ("recompute unknown", GPT + "--recompute some", "--recompute:"),
@@ -93,13 +123,37 @@ BAD_FLAGS = [
     ("memory of none", "plan --params 1B --gpus 8 --gpu-memory 0GB", "--gpu-memory:"),
     ("memory below zero", "plan --params 1B --gpus 8 --gpu-memory=-80GB", "--gpu-memory:"),
     ("memory in bits", "plan --params 1B --gpus 8 --gpu-memory 80Gb/s", "--gpu-memory:"),
-    ("bucket in bytes", "plan --params 1B --gpus 8 --reduce-bucket-size 500MB", "--reduce-bucket-size:"),
-    ("bucket of none", "plan --params 1B --gpus 8 --allgather-bucket-size 0", "--allgather-bucket-size:"),
+    (
+        "bucket in bytes",
+        "plan --params 1B --gpus 8 --reduce-bucket-size 500MB",
+        "--reduce-bucket-size:",
+    ),
+    (
+        "bucket of none",
+        "plan --params 1B --gpus 8 --allgather-bucket-size 0",
+        "--allgather-bucket-size:",
+    ),
     ("fragmentation with M_D", "plan --params 1B --gpus 8 --fragmentation 0.2", "--fragmentation:"),
-    ("fragmentation with M_D said", "plan --params 1B --gpus 8 --defragment --fragmentation 0.2", "--fragmentation:"),
-    ("fragmentation of all", "plan --params 1B --gpus 8 --no-defragment --fragmentation 1", "--fragmentation:"),
-    ("fragmentation in percent", "plan --params 1B --gpus 8 --no-defragment --fragmentation 30%", "--fragmentation:"),
-    ("fragmentation nan", "plan --params 1B --gpus 8 --no-defragment --fragmentation nan", "--fragmentation:"),
+    (
+        "fragmentation with M_D said",
+        "plan --params 1B --gpus 8 --defragment --fragmentation 0.2",
+        "--fragmentation:",
+    ),
+    (
+        "fragmentation of all",
+        "plan --params 1B --gpus 8 --no-defragment --fragmentation 1",
+        "--fragmentation:",
+    ),
+    (
+        "fragmentation in percent",
+        "plan --params 1B --gpus 8 --no-defragment --fragmentation 30%",
+        "--fragmentation:",
+    ),
+    (
+        "fragmentation nan",
+        "plan --params 1B --gpus 8 --no-defragment --fragmentation nan",
+        "--fragmentation:",
+    ),
     ("micro-batch of none", GPT + "--micro-batch 0", "--micro-batch:"),
     ("accumulation of half", GPT + "--accumulation 0.5", "--accumulation:"),
     ("sequence over positions", "plan --model gpt2 --gpus 8 --seq 2048", "--seq:"),
@@ -123,11 +177,17 @@ BAD_FLAGS = [
     ("presets of no kind", "presets gpu", "kind:"),
     ("presets of no name", "presets gpus h100", "name:"),
     ("steps of no stage", "step --params 1B --gpus 8 --stage 7", "--stage:"),
-]  # fmt: skip
-BAD_LINES = [*BAD_COUNTS, *BAD_WHOLES, *((name, tuple(shlex.split(line)), start) for name, line, start in BAD_FLAGS)]
+]
+BAD_LINES = [
+    *BAD_COUNTS,
+    *BAD_WHOLES,
+    *((name, tuple(shlex.split(line)), start) for name, line, start in BAD_FLAGS),
+]
 
 
-@pytest.mark.parametrize(("arguments", "start"), [case[1:] for case in BAD_LINES], ids=[case[0] for case in BAD_LINES])
+@pytest.mark.parametrize(
+    ("arguments", "start"), [case[1:] for case in BAD_LINES], ids=[case[0] for case in BAD_LINES]
+)
 def test_bad_input_is_one_line_that_names_it(arguments: tuple[str, ...], start: str) -> None:
     line = refused(run(*arguments))
     assert line.lower().startswith(f"error: {start}")
@@ -159,7 +219,11 @@ def test_every_job_flag_takes_no_rubbish() -> None:
     for flag in FLAGS:
         if flag.switch:
             continue
-        base = ["--gpus", "8", "--params", "1B"] if not flag.path.startswith("model") else ["--gpus", "8"]
+        base = (
+            ["--gpus", "8", "--params", "1B"]
+            if not flag.path.startswith("model")
+            else ["--gpus", "8"]
+        )
         if flag.path.startswith("model.") and flag.name not in {"--params"}:
             base += ["--layers", "4", "--hidden", "512", "--heads", "8"]
         line = refused(run("plan", *base, flag.name, "¿rubbish?\n\t\x07"))
@@ -167,7 +231,12 @@ def test_every_job_flag_takes_no_rubbish() -> None:
 
 
 def test_the_same_refusals_from_the_program() -> None:
-    for arguments in (["plan", "--params", "10Q", "--gpus", "8"], ["plan", "--parms"], ["plann"], ["plan", "--model", "/", "--gpus", "1"]):
+    for arguments in (
+        ["plan", "--params", "10Q", "--gpus", "8"],
+        ["plan", "--parms"],
+        ["plann"],
+        ["plan", "--model", "/", "--gpus", "1"],
+    ):
         ran = program(*arguments)
         refused(ran)
         assert ran == run(*arguments)
@@ -178,7 +247,21 @@ def test_the_same_refusals_from_the_program() -> None:
 
 def test_check_says_no_with_1_after_the_answer() -> None:
     huge = ["plan", "--params", "10T", "--gpus", "8", "--gpu", "h100-80g"]
-    small = ["plan", "--layers", "4", "--hidden", "512", "--heads", "8", "--seq", "128", "--gpus", "8", "--gpu", "h100-80g"]
+    small = [
+        "plan",
+        "--layers",
+        "4",
+        "--hidden",
+        "512",
+        "--heads",
+        "8",
+        "--seq",
+        "128",
+        "--gpus",
+        "8",
+        "--gpu",
+        "h100-80g",
+    ]
     assert run(*huge).status == 0
     no = run(*huge, "--check")
     assert (no.status, no.err) == (1, "")
@@ -200,19 +283,38 @@ def test_a_job_from_standard_input() -> None:
     from_flags = run(*BARE, "--json").out
     assert run("plan", "--job", "-", "--json", stdin=from_flags).out == from_flags
     assert program("plan", "--job", "-", "--json", stdin=from_flags.encode()).out == from_flags
-    assert shell("zerocalc plan --params 10B --gpus 64 --json | zerocalc plan --job - --json").out == from_flags
+    assert (
+        shell("zerocalc plan --params 10B --gpus 64 --json | zerocalc plan --job - --json").out
+        == from_flags
+    )
 
 
 def test_job_from_toml_and_with_a_byte_order_mark(tmp_path: Path) -> None:
     toml, marked = tmp_path / "job.toml", tmp_path / "job.json"
     toml.write_text('model = "gpt2"\n[cluster]\ngpus = 8\n[zero]\nstage = 2\n')
-    marked.write_bytes(b"\xef\xbb\xbf" + json.dumps({"model": "gpt2", "cluster": {"gpus": 8}, "zero": {"stage": "2"}}).encode())
-    assert job_of("--job", str(toml)) == job_of("--job", str(marked)) == job_of("--model", "gpt2", "--gpus", "8", "--stage", "2")
+    marked.write_bytes(
+        b"\xef\xbb\xbf"
+        + json.dumps({"model": "gpt2", "cluster": {"gpus": 8}, "zero": {"stage": "2"}}).encode()
+    )
+    assert (
+        job_of("--job", str(toml))
+        == job_of("--job", str(marked))
+        == job_of("--model", "gpt2", "--gpus", "8", "--stage", "2")
+    )
 
 
 def test_flags_over_job_file_over_preset_over_defaults(tmp_path: Path) -> None:
     file = tmp_path / "job.json"
-    file.write_text(json.dumps({"model": "gpt2", "cluster": {"gpus": 8, "gpu": "a100-40g"}, "training": {"seq": 512}, "zero": {"stage": [1]}}))
+    file.write_text(
+        json.dumps(
+            {
+                "model": "gpt2",
+                "cluster": {"gpus": 8, "gpu": "a100-40g"},
+                "training": {"seq": 512},
+                "zero": {"stage": [1]},
+            }
+        )
+    )
     plain = job_of("--job", str(file))
     assert plain["model"]["layers"] == 12  # the preset's
     assert plain["training"] == {
@@ -227,7 +329,20 @@ def test_flags_over_job_file_over_preset_over_defaults(tmp_path: Path) -> None:
         "reentrant": False,
         "attention": "flash",
     }
-    over = job_of("--job", str(file), "--seq", "256", "--layers", "24", "--stage", "3", "--gpu", "h100-80g", "--gpus", "16")
+    over = job_of(
+        "--job",
+        str(file),
+        "--seq",
+        "256",
+        "--layers",
+        "24",
+        "--stage",
+        "3",
+        "--gpu",
+        "h100-80g",
+        "--gpus",
+        "16",
+    )
     assert over["training"]["seq"] == 256
     assert over["model"]["layers"] == 24
     assert over["model"]["hidden"] == 768
@@ -235,16 +350,22 @@ def test_flags_over_job_file_over_preset_over_defaults(tmp_path: Path) -> None:
     assert over["cluster"]["gpus"] == 16
     assert over["cluster"]["gpu"]["title"] == "NVIDIA H100 SXM 80 GB"
     replaced = job_of("--job", str(file), "--model", "llama-2-7b")
-    assert replaced["model"] == job_of("--model", "llama-2-7b", "--gpus", "8")["model"]  # the whole subtree
+    assert (
+        replaced["model"] == job_of("--model", "llama-2-7b", "--gpus", "8")["model"]
+    )  # the whole subtree
     assert "with layers 24" in over["model"]["title"]
 
 
 def test_an_own_gpu_and_recipe(tmp_path: Path) -> None:
     gpu, recipe = tmp_path / "my-gpu.toml", tmp_path / "mine.toml"
     gpu.write_text('title = "Our card"\nsource = "its data sheet"\nusable_bytes = "47.5GiB"\n')
-    rows = [("weights", "weights", "fp16", 3, "all"), ("gradients", "gradients", "fp16", 2, "trainable")]
+    rows = [
+        ("weights", "weights", "fp16", 3, "all"),
+        ("gradients", "gradients", "fp16", 2, "trainable"),
+    ]
     text = 'name = "mine"\nsource = "us"\n' + "".join(
-        f'[[rows]]\nname = "{name}"\nkind = "{kind}"\ndtype = "{dtype}"\nsharded_from = {first}\nof = "{of}"\n'
+        f'[[rows]]\nname = "{name}"\nkind = "{kind}"\ndtype = "{dtype}"\nsharded_from = '
+        f'{first}\nof = "{of}"\n'
         for name, kind, dtype, first, of in rows
     )
     recipe.write_text(text)
@@ -290,8 +411,14 @@ def test_every_flag_is_in_the_help_with_a_sentence() -> None:
     for command in ("plan", "explain", "step"):
         out = " ".join(run(command, "--help").out.split())
         for flag in FLAGS:
-            assert f"{flag.name} " in out or f"{flag.name}, " in out or f"{flag.name} / " in out, flag.name
-            assert flag.help in out.replace("- ", "-") or flag.help.replace("-", "- ") in out or flag.help.split(":")[0][:20] in out
+            assert f"{flag.name} " in out or f"{flag.name}, " in out or f"{flag.name} / " in out, (
+                flag.name
+            )
+            assert (
+                flag.help in out.replace("- ", "-")
+                or flag.help.replace("-", "- ") in out
+                or flag.help.split(":")[0][:20] in out
+            )
 
 
 def test_version() -> None:
@@ -303,7 +430,13 @@ def test_no_arguments_are_a_wish_for_help() -> None:
     assert run() == run("--help")
 
 
-COLOURFUL = ["plan --params 10B --gpus 64", "explain --params 10B --gpus 64 --stage 3", "step --params 10B --gpus 4", "presets gpus", "params gpt2"]
+COLOURFUL = [
+    "plan --params 10B --gpus 64",
+    "explain --params 10B --gpus 64 --stage 3",
+    "step --params 10B --gpus 4",
+    "presets gpus",
+    "params gpt2",
+]
 
 
 @pytest.mark.parametrize("line", COLOURFUL)
@@ -312,20 +445,31 @@ def test_colour_only_where_it_is_wanted(line: str) -> None:
     assert "\x1b[" in run(*arguments, colour=True).out
     assert "\x1b[" not in run(*arguments).out
     assert not re.search(
-        r"\x1b\[(?:\d+;)*(?:3[0-8]|4[0-8]|9\d|10\d)[;m]", run(*arguments, colour=True, variables={"NO_COLOR": "1"}).out
+        r"\x1b\[(?:\d+;)*(?:3[0-8]|4[0-8]|9\d|10\d)[;m]",
+        run(*arguments, colour=True, variables={"NO_COLOR": "1"}).out,
     )  # bold may stay
 
 
 @pytest.mark.parametrize("form", ["json", "csv", "markdown"])
 def test_data_is_never_coloured_nor_wrapped(form: str) -> None:
-    narrow, wide = run(*BARE, "--format", form, columns=20, colour=True), run(*BARE, "--format", form, columns=200)
+    narrow, wide = (
+        run(*BARE, "--format", form, columns=20, colour=True),
+        run(*BARE, "--format", form, columns=200),
+    )
     assert narrow == wide
     assert "\x1b" not in narrow.out
 
 
 def test_json_everywhere_is_json() -> None:
     bare = [f"{command} --params 10B --gpus 64" for command in ("plan", "explain", "step")]
-    for line in (*bare, "params gpt2", "paper all", "presets", "presets gpus", "presets gpus h100-80g"):
+    for line in (
+        *bare,
+        "params gpt2",
+        "paper all",
+        "presets",
+        "presets gpus",
+        "presets gpus h100-80g",
+    ):
         ran = run(*line.split(), "--json")
         assert (ran.status, ran.err) == (0, "")
         json.loads(ran.out, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
@@ -333,7 +477,16 @@ def test_json_everywhere_is_json() -> None:
     assert json.loads(run("params", "gpt2", "--json").out)["total"] == 124_439_808
 
 
-@pytest.mark.parametrize("line", [" ".join(BARE), "explain --params 10B --gpus 64", "plan --params 10B --gpus 64 --json", "presets models", "--help"])
+@pytest.mark.parametrize(
+    "line",
+    [
+        " ".join(BARE),
+        "explain --params 10B --gpus 64",
+        "plan --params 10B --gpus 64 --json",
+        "presets models",
+        "--help",
+    ],
+)
 @pytest.mark.parametrize("reader", ["head -1", "true", "head -c 1"])
 def test_a_reader_that_goes_away_is_no_error(line: str, reader: str) -> None:
     ran = shell(f"{{ zerocalc {line}; echo status $? >&2; }} | {reader}")
@@ -345,13 +498,21 @@ def test_a_node_brings_its_gpus_and_another_node_brings_others(tmp_path: Path) -
     assert json.loads(first.out)["job"]["cluster"]["gpu"]["title"] == "NVIDIA A100 SXM 80 GB"
     file = tmp_path / "job.json"
     file.write_text(first.out, "utf-8")
-    second = json.loads(run("plan", "--job", str(file), "--node", "dgx-2", "--json").out)["job"]["cluster"]
+    second = json.loads(run("plan", "--job", str(file), "--node", "dgx-2", "--json").out)["job"][
+        "cluster"
+    ]
     assert (second["gpu"]["title"], second["gpus_per_node"]) == ("NVIDIA V100 SXM 32 GB", 16)
-    third = json.loads(run("plan", "--job", str(file), "--gpu", "h200", "--json").out)["job"]["cluster"]
+    third = json.loads(run("plan", "--job", str(file), "--gpu", "h200", "--json").out)["job"][
+        "cluster"
+    ]
     assert (third["gpu"]["title"][:11], third["gpus_per_node"]) == ("NVIDIA H200", 8)
 
 
 def test_closed_standard_input_and_empty_names_are_one_line() -> None:
     closed = shell("zerocalc plan --job - <&-")
-    assert (closed.status, closed.out, closed.err) == (2, "", "error: --job: standard input is closed\n")
+    assert (closed.status, closed.out, closed.err) == (
+        2,
+        "",
+        "error: --job: standard input is closed\n",
+    )
     assert refused(run("presets", "gpus", "")).startswith("error: NAME: ''")

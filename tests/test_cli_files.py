@@ -1,4 +1,6 @@
-"""Files that users name: jobs, models and presets of every sort are read by what they hold, or refused in one line that blames the right thing."""
+"""Files that users name: jobs, models and presets of every sort are read by what they hold, or
+refused in one line that blames the right thing.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,14 @@ def recipe(*rows: dict[str, Any]) -> dict[str, Any]:
 
 def framework(recipe: str, stages: int) -> dict[str, Any]:
     stage = {"stage": 1, "name": "a", "sync": "step", "reduce_buffers": 1}
-    return {"name": "x", "source": "y", "recipe": recipe, "implementation": "paper", "units_in_flight": 1, "stages": [stage] * stages}
+    return {
+        "name": "x",
+        "source": "y",
+        "recipe": recipe,
+        "implementation": "paper",
+        "units_in_flight": 1,
+        "stages": [stage] * stages,
+    }
 
 
 GRADIENTS = {"name": "g", "kind": "gradients", "dtype": "bf16", "sharded_from": 2}
@@ -40,15 +49,39 @@ BAD_JOBS: list[tuple[str, str | bytes, str]] = [
     ("null", "null", "--job: job.json holds null"),
     ("NaN", '{"model": {"params": NaN}, "cluster": {"gpus": 8}}', "model.params:"),
     ("infinity", '{"model": {"params": 1e999}, "cluster": {"gpus": 8}}', "model.params:"),
-    ("thousands of digits", '{"model": {"params": ' + "9" * 5000 + '}, "cluster": {"gpus": 8}}', "--job: job.json is not valid JSON"),
-    ("deep", '{"model": ' + "[" * 100_000 + "]" * 100_000 + "}", "--job: job.json is not valid JSON"),
-    ("deep but parsed", '{"cluster": {"gpus": 8}, "model": ' + "[" * 300 + "]" * 300 + "}", "model"),
+    (
+        "thousands of digits",
+        '{"model": {"params": ' + "9" * 5000 + '}, "cluster": {"gpus": 8}}',
+        "--job: job.json is not valid JSON",
+    ),
+    (
+        "deep",
+        '{"model": ' + "[" * 100_000 + "]" * 100_000 + "}",
+        "--job: job.json is not valid JSON",
+    ),
+    (
+        "deep but parsed",
+        '{"cluster": {"gpus": 8}, "model": ' + "[" * 300 + "]" * 300 + "}",
+        "model",
+    ),
     ("binary", bytes(range(256)), "--job: job.json is not a text file"),
     ("nul", b'{"model": "\0"}', "--job: job.json is not a text file"),
     ("utf-16", job_text().encode("utf-16"), "--job: job.json is not a text file"),
-    ("another schema", json.dumps({"schema_version": 2, "job": JOB}), "--job: job.json has schema_version 2"),
-    ("schema of no number", json.dumps({"schema_version": [], "job": JOB}), "--job: job.json has schema_version []"),
-    ("job of no object", json.dumps({"schema_version": 1, "job": 3}), "--job: the job in job.json is not a JSON object"),
+    (
+        "another schema",
+        json.dumps({"schema_version": 2, "job": JOB}),
+        "--job: job.json has schema_version 2",
+    ),
+    (
+        "schema of no number",
+        json.dumps({"schema_version": [], "job": JOB}),
+        "--job: job.json has schema_version []",
+    ),
+    (
+        "job of no object",
+        json.dumps({"schema_version": 1, "job": 3}),
+        "--job: the job in job.json is not a JSON object",
+    ),
     ("unknown field", job_text(modle={}), "modle: is not a known field"),
     ("unknown inner field", job_text(zero={"stages": 1}), "zero.stages: is not a known field"),
     ("answer without its job", json.dumps({"schema_version": 1, "candidates": []}), ""),
@@ -64,7 +97,11 @@ BAD_JOBS: list[tuple[str, str | bytes, str]] = [
     ("an unknown recipe", job_text(recipe="adam"), "recipe:"),
     ("a recipe without rows", job_text(recipe=recipe()), "recipe.rows:"),
     ("a recipe without weights", job_text(recipe=recipe(GRADIENTS)), "recipe.rows:"),
-    ("a framework of two stages 1", job_text(framework=framework("mixed-adam", 2)), "framework.stages:"),
+    (
+        "a framework of two stages 1",
+        job_text(framework=framework("mixed-adam", 2)),
+        "framework.stages:",
+    ),
     ("a framework of an unknown recipe", job_text(framework=framework("nothing", 1)), ""),
     ("stage true", job_text(zero={"stage": True}), "zero.stage:"),
     ("stage 1.0", job_text(zero={"stage": 1.0}), "zero.stage:"),
@@ -74,12 +111,20 @@ BAD_JOBS: list[tuple[str, str | bytes, str]] = [
     ("training of no table", job_text(training="long"), "training:"),
     ("model without dimensions", job_text(model={}), "model:"),
     ("model with some dimensions", job_text(model={"layers": 3}), "model.hidden:"),
-    ("model in the negative", job_text(model={"layers": -3, "hidden": 4, "heads": 2}), "model.layers:"),
-]  # fmt: skip
+    (
+        "model in the negative",
+        job_text(model={"layers": -3, "hidden": 4, "heads": 2}),
+        "model.layers:",
+    ),
+]
 
 
-@pytest.mark.parametrize(("text", "start"), [case[1:] for case in BAD_JOBS], ids=[case[0] for case in BAD_JOBS])
-def test_a_bad_job_file_is_one_line(text: str | bytes, start: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("text", "start"), [case[1:] for case in BAD_JOBS], ids=[case[0] for case in BAD_JOBS]
+)
+def test_a_bad_job_file_is_one_line(
+    text: str | bytes, start: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     Path("job.json").write_bytes(text.encode() if isinstance(text, str) else text)
     from_file = refused(run("plan", "--job", "job.json"))
@@ -91,24 +136,39 @@ def test_a_bad_job_file_is_one_line(text: str | bytes, start: str, tmp_path: Pat
 BAD_MODELS: list[tuple[str, str, str]] = [
     ("config.json", "{}", "--model: "),
     ("config.json", '{"model_type": "llama"}', "--model: "),
-    ("config.json", '{"model_type": "gpt2", "n_embd": -64, "n_layer": 2, "n_head": 2, "vocab_size": 4, "n_positions": 4}', "--model"),
+    (
+        "config.json",
+        '{"model_type": "gpt2", "n_embd": -64, "n_layer": 2, "n_head": 2, "vocab_size": 4, '
+        '"n_positions": 4}',
+        "--model",
+    ),
     ("config.json", '{"model_type": "mamba", "hidden_size": 64}', "--model: "),
     ("config.json", "[]", "--model: "),
     ("config.json", "{", "--model: "),
     ("model.toml", "", "--model"),
     ("model.toml", "layers = ", "--model: "),
     ("model.toml", "layers = 2\nlayers = 2", "--model: "),
-    ("model.toml", 'layers = 2\nhidden = 64\nheads = 4\ncolour = "red"', "--model model.toml: colour: "),
+    (
+        "model.toml",
+        'layers = 2\nhidden = 64\nheads = 4\ncolour = "red"',
+        "--model model.toml: colour: ",
+    ),
     ("model.toml", "layers = -2\nhidden = 64\nheads = 4", "--model model.toml: layers: "),
     ("model.toml", "layers = 2", "--model model.toml: hidden: "),
     ("model.toml", "hidden = nan\nlayers = 2\nheads = 2", "--model model.toml: hidden: "),
     ("model.toml", "x = " + "[" * 5000, "--model: "),
     ("model.txt", "layers = 2", "--model model.txt: hidden: "),
-]  # fmt: skip
+]
 
 
-@pytest.mark.parametrize(("name", "text", "start"), BAD_MODELS, ids=[f"{name} {text[:40]!r}" for name, text, _ in BAD_MODELS])
-def test_a_bad_model_file_is_one_line(name: str, text: str, start: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("name", "text", "start"),
+    BAD_MODELS,
+    ids=[f"{name} {text[:40]!r}" for name, text, _ in BAD_MODELS],
+)
+def test_a_bad_model_file_is_one_line(
+    name: str, text: str, start: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     Path(name).write_text(text)
     assert refused(run("plan", "--gpus", "8", "--model", name)).startswith(f"error: {start}")
@@ -117,7 +177,9 @@ def test_a_bad_model_file_is_one_line(name: str, text: str, start: str, tmp_path
 
 @pytest.mark.parametrize("flag", ["--job", "--model", "--gpu", "--recipe", "--framework"])
 @pytest.mark.parametrize("suffix", [".toml", ".json"])
-def test_paths_that_are_no_small_text_file(flag: str, suffix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_paths_that_are_no_small_text_file(
+    flag: str, suffix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     Path(f"folder{suffix}").mkdir()
     Path(f"binary{suffix}").write_bytes(bytes(range(256)) * 8)
@@ -132,23 +194,41 @@ def test_paths_that_are_no_small_text_file(flag: str, suffix: str, tmp_path: Pat
         assert name in line
         if suffix == ".toml" and name in {"large", "sparse"}:
             assert "larger than 2 MB" in line
-    assert refused(run("plan", "--gpus", "8", *others, flag, f"nul\0byte{suffix}")).startswith(f"error: {flag}: ")
-    assert refused(run("plan", "--gpus", "8", *others, flag, f"{'long' * 70}{suffix}")).startswith(f"error: {flag}: ")
+    assert refused(run("plan", "--gpus", "8", *others, flag, f"nul\0byte{suffix}")).startswith(
+        f"error: {flag}: "
+    )
+    assert refused(run("plan", "--gpus", "8", *others, flag, f"{'long' * 70}{suffix}")).startswith(
+        f"error: {flag}: "
+    )
 
 
-# What a file is, is read from it where its name does not say; pipes are files too, and nothing is waited for or read without an end.
+# What a file is, is read from it where its name does not say; pipes are files too, and nothing is
+# waited for or read without an end.
 
 CONFIG = {
-    "model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2,
-    "num_attention_heads": 4, "num_key_value_heads": 4, "vocab_size": 100, "max_position_embeddings": 128, "tie_word_embeddings": False,
-    "attention_bias": False, "mlp_bias": False,
-}  # fmt: skip
+    "model_type": "llama",
+    "architectures": ["LlamaForCausalLM"],
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 4,
+    "vocab_size": 100,
+    "max_position_embeddings": 128,
+    "tie_word_embeddings": False,
+    "attention_bias": False,
+    "mlp_bias": False,
+}
 MODEL = {"layers": 2, "hidden": 64, "heads": 4, "title": "ours"}
 GPU = 'title = "Our card"\nsource = "its data sheet"\nusable_bytes = "40GiB"\n'
 
 
-@pytest.mark.parametrize("name", ["config.json", "CONFIG.JSON", "config", "config.txt", "model.safetensors.index"])
-def test_a_config_is_known_by_its_content(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "name", ["config.json", "CONFIG.JSON", "config", "config.txt", "model.safetensors.index"]
+)
+def test_a_config_is_known_by_its_content(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     Path(name).write_text(json.dumps(CONFIG))
     assert json.loads(run("params", name, "--json").out)["total"] == 95_040
@@ -157,16 +237,29 @@ def test_a_config_is_known_by_its_content(name: str, tmp_path: Path, monkeypatch
     assert run("presets", "models", name).status == 0
 
 
-@pytest.mark.parametrize(("name", "text"), [("m.TOML", "layers = 2\nhidden = 64\nheads = 4\n"), ("m", "layers = 2\nhidden = 64\nheads = 4\n"),
-                                            ("m.json", json.dumps(MODEL)), ("m", json.dumps(MODEL))])  # fmt: skip
-def test_our_own_models_are_known_by_their_content(name: str, text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("m.TOML", "layers = 2\nhidden = 64\nheads = 4\n"),
+        ("m", "layers = 2\nhidden = 64\nheads = 4\n"),
+        ("m.json", json.dumps(MODEL)),
+        ("m", json.dumps(MODEL)),
+    ],
+)
+def test_our_own_models_are_known_by_their_content(
+    name: str, text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     Path(name).write_text(text)
-    flags = run("plan", "--layers", "2", "--hidden", "64", "--heads", "4", "--gpus", "8", "--format", "csv").out
+    flags = run(
+        "plan", "--layers", "2", "--hidden", "64", "--heads", "4", "--gpus", "8", "--format", "csv"
+    ).out
     assert run("plan", "--model", name, "--gpus", "8", "--format", "csv").out == flags
 
 
-def test_jobs_and_presets_without_an_ending(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_jobs_and_presets_without_an_ending(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     Path("job").write_text('model = "gpt2"\n[cluster]\ngpus = 8\ngpu = "card"\n')
     Path("card").write_text(GPU)
@@ -175,7 +268,9 @@ def test_jobs_and_presets_without_an_ending(tmp_path: Path, monkeypatch: pytest.
     Path("job.JSON").write_text(plain.out)
     assert run("plan", "--job", "job.JSON", "--json") == plain
     assert run("plan", "--job", "-", "--json", stdin=Path("job").read_text()) == plain
-    assert refused(run("plan", "--job", "-", stdin="model = ")).endswith("; nor is it a JSON object")
+    assert refused(run("plan", "--job", "-", stdin="model = ")).endswith(
+        "; nor is it a JSON object"
+    )
 
 
 @pytest.mark.parametrize("flag", ["--job", "--model", "--gpu", "--node", "--recipe", "--framework"])
@@ -209,7 +304,9 @@ def test_process_substitution(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("flag", ["--job", "--model", "--gpu", "--recipe"])
-def test_pipes_and_devices_neither_hang_nor_fill_memory(flag: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pipes_and_devices_neither_hang_nor_fill_memory(
+    flag: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(presets, "PATIENCE", 0.05)
     others = ["--params", "1B"] if flag not in {"--job", "--model"} else []
@@ -222,8 +319,14 @@ def test_pipes_and_devices_neither_hang_nor_fill_memory(flag: str, tmp_path: Pat
             os.mkfifo(name)
         line = refused(run("plan", "--gpus", "8", *others, flag, name))
         assert line.startswith(f"error: {flag}: {name} {words}")
-    assert refused(run("presets", "gpus", "/dev/zero")) == "error: NAME: /dev/zero is a device, not a file"
-    assert refused(run("presets", "gpus", "pipe")) == "error: NAME: pipe is a pipe that nothing was written to"
+    assert (
+        refused(run("presets", "gpus", "/dev/zero"))
+        == "error: NAME: /dev/zero is a device, not a file"
+    )
+    assert (
+        refused(run("presets", "gpus", "pipe"))
+        == "error: NAME: pipe is a pipe that nothing was written to"
+    )
 
 
 def test_endless_pipes_are_read_within_bounds(tmp_path: Path) -> None:
@@ -242,7 +345,9 @@ def controls(text: str) -> set[str]:
     return {letter for letter in text if not letter.isprintable() and letter != "\n"}
 
 
-def test_texts_of_files_are_printed_visibly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_texts_of_files_are_printed_visibly(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     text = json.dumps(NASTY)
     framework = json.loads(run("presets", "frameworks", "paper", "--json").out)["paper"]
@@ -252,18 +357,50 @@ def test_texts_of_files_are_printed_visibly(tmp_path: Path, monkeypatch: pytest.
     Path("fw.json").write_text(json.dumps(framework))
     Path("recipe.json").write_text(json.dumps({**recipe, "note": NASTY, "title": NASTY}))
     toml = text.replace("\\u001b", "\\u001B")
-    Path("model.toml").write_text(f"title = {toml}\nsource = {toml}\nlayers = 2\nhidden = 64\nheads = 4\nassumed = [{toml}]\n")
-    Path("card.toml").write_text(f"title = {toml}\nsource = {toml}\nusable_bytes = '1GiB'\nruntime_bytes = '1GiB'\nruntime_note = {toml}\n")
-    flags = ["--model", "model.toml", "--gpus", "8", "--seq", "8", "--gpu", "card.toml", "--framework", "fw.json", "--recipe", "recipe.json"]
-    for command in (["plan"], ["plan", "--format", "csv"], ["plan", "--format", "markdown"], ["explain"], ["step"], ["plan", "--json"]):
+    Path("model.toml").write_text(
+        f"title = {toml}\nsource = {toml}\nlayers = 2\nhidden = 64\nheads = 4\nassumed = [{toml}]\n"
+    )
+    Path("card.toml").write_text(
+        f"title = {toml}\nsource = {toml}\nusable_bytes = '1GiB'\nruntime_bytes = "
+        f"'1GiB'\nruntime_note = {toml}\n"
+    )
+    flags = [
+        "--model",
+        "model.toml",
+        "--gpus",
+        "8",
+        "--seq",
+        "8",
+        "--gpu",
+        "card.toml",
+        "--framework",
+        "fw.json",
+        "--recipe",
+        "recipe.json",
+    ]
+    for command in (
+        ["plan"],
+        ["plan", "--format", "csv"],
+        ["plan", "--format", "markdown"],
+        ["explain"],
+        ["step"],
+        ["plan", "--json"],
+    ):
         ran = run(*command, *flags)
         assert (ran.status, ran.err) == (0, "")
         assert not controls(ran.out)
         assert "\\x1b[31mred" in ran.out
         assert not [line for line in ran.out.splitlines() if line.startswith("ZeRO-1 fits\t")]
-    for kind, name in {"models": "model.toml", "gpus": "card.toml", "recipes": "recipe.json", "frameworks": "fw.json"}.items():
+    for kind, name in {
+        "models": "model.toml",
+        "gpus": "card.toml",
+        "recipes": "recipe.json",
+        "frameworks": "fw.json",
+    }.items():
         assert not controls(run("presets", kind, name).out)
-        assert "\\x1b[31mred ZeRO-1 fits \\u202e\\x9b\\x07" in " ".join(run("presets", kind, name, columns=120).out.split())
+        assert "\\x1b[31mred ZeRO-1 fits \\u202e\\x9b\\x07" in " ".join(
+            run("presets", kind, name, columns=120).out.split()
+        )
     assert not controls(run("params", "model.toml").out)
     Path("q\x1b[31m.toml").write_text(GPU)
     assert not controls(run("presets", "gpus", "q\x1b[31m.toml").out)
@@ -287,9 +424,35 @@ FOREIGN = [
 
 def test_refusals_are_in_our_own_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    base = {kind: json.loads(run("presets", kind, name, "--json").out)[name] for kind, name in
-            {"gpus": "h200", "nodes": "dgx-h100", "recipes": "sgd", "frameworks": "paper", "models": "gpt2"}.items()}  # fmt: skip
-    wrong: list[Any] = [None, True, -1, 0, 1.5, 9, 10**400, "", "x" * 5000, [], [1], [[1]] * 30, {}, {"a": 1}, "\ud800", "2", 1e300]
+    base = {
+        kind: json.loads(run("presets", kind, name, "--json").out)[name]
+        for kind, name in {
+            "gpus": "h200",
+            "nodes": "dgx-h100",
+            "recipes": "sgd",
+            "frameworks": "paper",
+            "models": "gpt2",
+        }.items()
+    }
+    wrong: list[Any] = [
+        None,
+        True,
+        -1,
+        0,
+        1.5,
+        9,
+        10**400,
+        "",
+        "x" * 5000,
+        [],
+        [1],
+        [[1]] * 30,
+        {},
+        {"a": 1},
+        "\ud800",
+        "2",
+        1e300,
+    ]
     for kind, table in base.items():
         for key in [*table, "nonsense"]:
             for value in wrong:
@@ -304,9 +467,21 @@ def test_refusals_are_in_our_own_words(tmp_path: Path, monkeypatch: pytest.Monke
 @pytest.mark.parametrize(
     ("kind", "text", "words"),
     [
-        ("gpus", 'title = "x"\nsource = "y"\nusable = "1GB"', "usable: is not a known field; nearest: usable_bytes"),
-        ("gpus", 'title = "x"\nsource = "y"\nusable_bytes = "5.5X"', "usable_bytes: '5.5X' is not an amount of memory"),
-        ("nodes", 'title = "x"\nsource = "y"\ngpus = 8\ngpu = "h100"', "gpu: 'h100' is not a preset; nearest: h100-80g"),
+        (
+            "gpus",
+            'title = "x"\nsource = "y"\nusable = "1GB"',
+            "usable: is not a known field; nearest: usable_bytes",
+        ),
+        (
+            "gpus",
+            'title = "x"\nsource = "y"\nusable_bytes = "5.5X"',
+            "usable_bytes: '5.5X' is not an amount of memory",
+        ),
+        (
+            "nodes",
+            'title = "x"\nsource = "y"\ngpus = 8\ngpu = "h100"',
+            "gpu: 'h100' is not a preset; nearest: h100-80g",
+        ),
         ("frameworks", 'name = "x"\nsource = "y"', "recipe: is missing"),
         ("recipes", 'name = "x"\nsource = "y"\nrows = []', "rows: is an empty list"),
         ("models", "layers = 2\nhiden = 4", "hiden: is not a known field; nearest: hidden"),
@@ -314,7 +489,9 @@ def test_refusals_are_in_our_own_words(tmp_path: Path, monkeypatch: pytest.Monke
         ("papers", 'title = "x"\nsource = "y"', "columns: is missing"),
     ],
 )
-def test_presets_checks_a_file_as_its_kind(kind: str, text: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_presets_checks_a_file_as_its_kind(
+    kind: str, text: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     Path("own.toml").write_text(text)
     for form in ([], ["--json"]):
@@ -327,7 +504,12 @@ def test_presets_checks_a_file_as_its_kind(kind: str, text: str, words: str, tmp
 def test_presets_in_json_are_in_the_unit_of_their_keys(kind: str) -> None:
     tables = json.loads(run("presets", kind, "--json").out)
     assert list(tables) == presets.names(kind)
-    figures = [value for table in tables.values() for key, value in table.items() if key.endswith(("_bytes", "_per_second"))]
+    figures = [
+        value
+        for table in tables.values()
+        for key, value in table.items()
+        if key.endswith(("_bytes", "_per_second"))
+    ]
     assert all(isinstance(figure, int) for figure in figures)
     assert bool(figures) == (kind in {"gpus", "nodes", "quantisations"})
 
@@ -356,7 +538,15 @@ def test_models_are_listed_by_family_and_size() -> None:
     for order in (
         ["cerebras-gpt-111m", "cerebras-gpt-1.3b", "cerebras-gpt-6.7b", "cerebras-gpt-13b"],
         ["gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl", "gpt3-6.7b", "gpt3-175b"],
-        ["llama-7b", "llama-65b", "llama-2-7b", "llama-2-70b", "llama-3-8b", "llama-3.1-405b", "llama-3.2-1b"],
+        [
+            "llama-7b",
+            "llama-65b",
+            "llama-2-7b",
+            "llama-2-70b",
+            "llama-3-8b",
+            "llama-3.1-405b",
+            "llama-3.2-1b",
+        ],
         ["megatron-1.7b", "megatron-145.6b", "megatron-1t"],
         ["smollm2-135m", "smollm2-360m", "smollm2-1.7b"],
     ):

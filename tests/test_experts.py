@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 from tests.running import refused, run
 from zerocalc import load_model
-from zerocalc.document import plain
+from zerocalc.answers.document import plain
 from zerocalc.estimator import estimate
 from zerocalc.ledger import STATE_KINDS
-from zerocalc.modules.rank import rank
 from zerocalc.schedule import Collective
+from zerocalc.sharding.rank import rank
 from zerocalc.spec.job import Job
 
 MIXTRAL = {"layers": 32, "hidden": 4096, "experts": 8, "top_k": 2, "ffn": 14336}
@@ -23,9 +23,21 @@ EXPERTS = 32 * 8 * 3 * 4096 * 14336
 TOTAL = 46_702_792_704
 
 
-def job(gpus: int = 64, training: dict[str, Any] | None = None, framework: str = "paper", zero: dict[str, Any] | None = None, **parallel: Any) -> Job:
+def job(
+    gpus: int = 64,
+    training: dict[str, Any] | None = None,
+    framework: str = "paper",
+    zero: dict[str, Any] | None = None,
+    **parallel: Any,
+) -> Job:
     run = {"seq": 4096, **(training or {})}
-    given: dict[str, Any] = {"model": "mixtral-8x7b", "cluster": {"gpus": gpus}, "training": run, "framework": framework, "zero": zero or {}}
+    given: dict[str, Any] = {
+        "model": "mixtral-8x7b",
+        "cluster": {"gpus": gpus},
+        "training": run,
+        "framework": framework,
+        "zero": zero or {},
+    }
     if parallel.get("tp", 1) > 1:
         parallel = {"sequence_parallel": True, **parallel}
     return Job.model_validate({**given, "parallel": parallel})
@@ -36,10 +48,15 @@ def sent(job: Job, *groups: str, stage: int = 0) -> list[Collective]:
 
 
 @given(
-    tp=st.sampled_from([1, 2, 4, 8]), pp=st.sampled_from([1, 2, 4]), ep=st.sampled_from([1, 2, 4, 8]), etp=st.sampled_from([None, 1, 2, 4]),
+    tp=st.sampled_from([1, 2, 4, 8]),
+    pp=st.sampled_from([1, 2, 4]),
+    ep=st.sampled_from([1, 2, 4, 8]),
+    etp=st.sampled_from([None, 1, 2, 4]),
     stage=st.sampled_from([0, 1, 2, 3]),
-)  # fmt: skip
-def test_every_tensor_is_divided_by_the_degrees_that_divide_it(tp: int, pp: int, ep: int, etp: int | None, stage: int) -> None:
+)
+def test_every_tensor_is_divided_by_the_degrees_that_divide_it(
+    tp: int, pp: int, ep: int, etp: int | None, stage: int
+) -> None:
     if etp is not None and tp % etp:
         etp = 1
     asked = job(256, tp=tp, pp=pp, ep=ep, etp=etp, pipeline_stage=1)
@@ -47,7 +64,10 @@ def test_every_tensor_is_divided_by_the_degrees_that_divide_it(tp: int, pp: int,
     etp = etp or tp
     parts = {part.group: part for part in (held.parts or (held,))}
     layers = 32 // pp
-    replicated, attention = layers * (2 * 4096 + 8 * 4096), layers * (2 * 4096 * 4096 + 2 * 4096 * 1024)
+    replicated, attention = (
+        layers * (2 * 4096 + 8 * 4096),
+        layers * (2 * 4096 * 4096 + 2 * 4096 * 1024),
+    )
     embedding, head = 32_000 * 4096, 0 if pp > 1 else 32_000 * 4096 + 4096 * tp
     dense = replicated + (attention + embedding + head) // tp
     routed = EXPERTS // (pp * ep * etp)
@@ -61,12 +81,20 @@ def test_every_tensor_is_divided_by_the_degrees_that_divide_it(tp: int, pp: int,
     assert held.parameters == dense + routed
     gpu = estimate(asked, stage).memory.gpu
     bytes_of = (16, 4, 2, 0)[stage]
-    shares = sum(bytes_of * part.parameters + -(-(16 - bytes_of) * part.parameters // part.shards) for part in held.parts)
+    shares = sum(
+        bytes_of * part.parameters + -(-(16 - bytes_of) * part.parameters // part.shards)
+        for part in held.parts
+    )
     assert gpu.states_bytes == pytest.approx(shares, abs=8 * 2 * 5)
     assert gpu.states_bytes == sum(t.bytes for t in gpu.terms if t.kind in STATE_KINDS)
 
 
-@given(tp=st.sampled_from([1, 2]), ep=st.sampled_from([1, 2, 8]), etp=st.sampled_from([1, 2]), gpus=st.sampled_from([16, 64]))
+@given(
+    tp=st.sampled_from([1, 2]),
+    ep=st.sampled_from([1, 2, 8]),
+    etp=st.sampled_from([1, 2]),
+    gpus=st.sampled_from([16, 64]),
+)
 def test_a_group_of_one_sends_nothing(tp: int, ep: int, etp: int, gpus: int) -> None:
     asked = job(gpus, tp=tp, ep=ep, etp=min(etp, tp))
     groups = {c.group for stage in (0, 3) for c in estimate(asked, stage).communication.collectives}
@@ -78,7 +106,9 @@ def test_a_group_of_one_sends_nothing(tp: int, ep: int, etp: int, gpus: int) -> 
 
 @pytest.mark.parametrize(("recompute", "calls"), [("none", 4), ("full", 6)])
 @pytest.mark.parametrize("cp", [1, 2])
-def test_four_all_to_alls_a_layer_and_micro_batch_six_with_recomputation(recompute: str, calls: int, cp: int) -> None:
+def test_four_all_to_alls_a_layer_and_micro_batch_six_with_recomputation(
+    recompute: str, calls: int, cp: int
+) -> None:
     asked = job(64, {"accumulation": 3, "micro_batch": 2, "recompute": recompute}, ep=8, cp=cp)
     every = sent(asked, "ep")
     assert {c.op for c in every} == {"all_to_all"}
@@ -93,7 +123,10 @@ def test_experts_divided_as_the_rest_and_not_dealt_are_as_without() -> None:
 
 def test_dealt_experts_keep_as_many_tokens() -> None:
     """Each rank sends its tokens away and gets as many: fewer experts, the same activations."""
-    kept = {ep: [t.bytes for t in estimate(job(ep=ep), 0).memory.gpu.terms if t.kind == "activations"] for ep in (1, 8)}
+    kept = {
+        ep: [t.bytes for t in estimate(job(ep=ep), 0).memory.gpu.terms if t.kind == "activations"]
+        for ep in (1, 8)
+    }
     assert kept[1] == kept[8]
 
 
@@ -101,26 +134,46 @@ def test_undivided_experts_see_a_ranks_share_of_the_tokens() -> None:
     def inputs(etp: int) -> int:
         arch = rank(job(tp=4, ep=2, etp=etp)).arch
         assert arch is not None
-        return next(saved.bytes for module in arch.layer for saved in module.saved if saved.name == "expert inputs")
+        return next(
+            saved.bytes
+            for module in arch.layer
+            for saved in module.saved
+            if saved.name == "expert inputs"
+        )
 
     assert inputs(4) == 4 * inputs(1) == 2 * inputs(2) == 2 * 4096 * 4096 * 2
 
 
-ROUTED = ("router probabilities", "chosen experts", "weights before they are divided, and their sum", "places of tokens")
-"""Before Megatron's dispatcher gathers tokens: of those that a rank routes. Megatron-LM, core/transformer/moe: router.py, token_dispatcher.py."""
+ROUTED = (
+    "router probabilities",
+    "chosen experts",
+    "weights before they are divided, and their sum",
+    "places of tokens",
+)
+"""Before Megatron's dispatcher gathers tokens: of those that a rank routes. Megatron-LM,
+core/transformer/moe: router.py, token_dispatcher.py.
+"""
 
 
 @pytest.mark.parametrize(
     ("framework", "sequence_parallel", "etp", "routed", "weighed"),
     [
-        ("megatron", True, None, 4, 1),  # tokens and their weights are gathered again over the ranks that divide an expert
+        (
+            "megatron",
+            True,
+            None,
+            4,
+            1,
+        ),  # tokens and their weights are gathered again over the ranks that divide an expert
         ("megatron", True, 2, 4, 2),
         ("megatron", True, 1, 4, 4),
         ("megatron", False, None, 1, 1),
         ("torchtitan", True, None, 1, 1),  # which gathers before the router
     ],
 )
-def test_a_rank_routes_the_tokens_that_it_enters_with(framework: str, sequence_parallel: bool, etp: int | None, routed: int, weighed: int) -> None:
+def test_a_rank_routes_the_tokens_that_it_enters_with(
+    framework: str, sequence_parallel: bool, etp: int | None, routed: int, weighed: int
+) -> None:
     asked = job(
         tp=4,
         ep=2 if etp else 1,
@@ -138,7 +191,9 @@ def test_a_rank_routes_the_tokens_that_it_enters_with(framework: str, sequence_p
 
 
 def test_gradients_of_experts_are_reduced_by_those_who_hold_them() -> None:
-    (reduced,) = [c for c in sent(job(tp=2, pp=2, ep=8, pipeline_stage=1), "edp") if c.tensor_bytes != 10**9]
+    (reduced,) = [
+        c for c in sent(job(tp=2, pp=2, ep=8, pipeline_stage=1), "edp") if c.tensor_bytes != 10**9
+    ]
     assert (reduced.ranks, reduced.what) == (64 // (2 * 8 * 2), "gradients of experts")
     both = estimate(job(ep=8), 1).communication
     assert both.volume_params == 2
@@ -177,20 +232,47 @@ def test_configurations_say_over_how_many_ranks_experts_are_dealt() -> None:
     assert "expert_parallel_degree = 4\nexpert_tensor_parallel_degree = 1\n" in titan
     without_tp = line.replace("--tp 2 --sequence-parallel ", "")
     speed = run(*without_tp.split(), "deepspeed", "--stage", "2").out
-    assert json.loads(speed)["expert_parallel"] == {"enabled": True, "autoep_size": 4, "expert_tensor_parallel_size": 1}
-    assert refused(run(*without_tp.split(), "fsdp2", "--stage", "3")).startswith("error: --ep: fsdp2 does not deal experts")
+    assert json.loads(speed)["expert_parallel"] == {
+        "enabled": True,
+        "autoep_size": 4,
+        "expert_tensor_parallel_size": 1,
+    }
+    assert refused(run(*without_tp.split(), "fsdp2", "--stage", "3")).startswith(
+        "error: --ep: fsdp2 does not deal experts"
+    )
 
 
 def test_a_quantised_checkpoint_that_is_trained_as_a_whole_has_experts_to_deal() -> None:
     model = {**load_model("gpt-oss-20b").model_dump(mode="json"), "quantised": "mxfp4"}
-    assert Job.model_validate({"model": model, "cluster": {"gpus": 8}, "parallel": {"ep": 4}}).experts_apart
-    lora = ["plan", "--model", "gpt-oss-20b", "--gpus", "8", "--seq", "1024", "--lora-rank", "8", "--framework", "torch-ddp", "--quantise"]
+    assert Job.model_validate(
+        {"model": model, "cluster": {"gpus": 8}, "parallel": {"ep": 4}}
+    ).experts_apart
+    lora = [
+        "plan",
+        "--model",
+        "gpt-oss-20b",
+        "--gpus",
+        "8",
+        "--seq",
+        "1024",
+        "--lora-rank",
+        "8",
+        "--framework",
+        "torch-ddp",
+        "--quantise",
+    ]
     assert "trains nothing over MXFP4" in " ".join(run(*lora, "mxfp4").out.split())
     assert "trains nothing over MXFP4" not in " ".join(run(*lora, "none").out.split())
 
 
 @pytest.mark.parametrize(
-    "more", ["--ep 8", "--ep 4 --tp 2 --sequence-parallel", "--ep 8 --framework megatron --pp 2", "--etp 1 --tp 2 --sequence-parallel"]
+    "more",
+    [
+        "--ep 8",
+        "--ep 4 --tp 2 --sequence-parallel",
+        "--ep 8 --framework megatron --pp 2",
+        "--etp 1 --tp 2 --sequence-parallel",
+    ],
 )
 def test_what_does_not_fit_gets_suggestions_that_can_be(more: str) -> None:
     line = "plan --model mixtral-8x7b --seq 4096 --micro-batch 4 --gpu a100-40g"

@@ -17,8 +17,19 @@ import pytest
 import zerocalc.formulas
 from zerocalc.formulas.formula import Ratio, Written
 
-TOKEN = re.compile(r"\s*(?:(?P<number>\d+(?:\.\d+)?)|(?P<name>[^\W\d²³][^\W²³]*)|(?P<sign>[()⌈⌉⌊⌋·/+−,²³]))")
-SIGNS = {"⌈": "ceil(", "⌉": ")", "⌊": "floor(", "⌋": ")", "·": "*", "−": "-", "²": "**2", "³": "**3"}
+TOKEN = re.compile(
+    r"\s*(?:(?P<number>\d+(?:\.\d+)?)|(?P<name>[^\W\d²³][^\W²³]*)|(?P<sign>[()⌈⌉⌊⌋·/+−,²³]))"
+)
+SIGNS = {
+    "⌈": "ceil(",
+    "⌉": ")",
+    "⌊": "floor(",
+    "⌋": ")",
+    "·": "*",
+    "−": "-",
+    "²": "**2",
+    "³": "**3",
+}
 FUNCTIONS = {"min": min, "max": max}
 EXAMPLES = 200
 
@@ -38,7 +49,13 @@ def evaluated(text: str, values: dict[str, Fraction]) -> Fraction:
             python.append(f"values[{match['name']!r}]")
         else:
             python.append(SIGNS.get(match["sign"], match["sign"]))
-    names = {**FUNCTIONS, "values": values, "number": Fraction, "ceil": math.ceil, "floor": math.floor}
+    names = {
+        **FUNCTIONS,
+        "values": values,
+        "number": Fraction,
+        "ceil": math.ceil,
+        "floor": math.floor,
+    }
     return Fraction(eval("".join(python), {"__builtins__": {}}, names))
 
 
@@ -53,9 +70,14 @@ def formulas() -> Iterator[Written[Any, Any]]:
 
 
 def inputs(formula: Written[Any, Any], random: Random) -> dict[str, int | float]:
-    """Random inputs: whole numbers of all sizes; a fraction is a multiple of 1/64, exact in binary."""
+    """Random inputs: whole numbers of all sizes; a fraction is a multiple of 1/64, exact in
+    binary.
+    """
     return {
-        name: random.randrange(64) / 64 if name == "fraction" else random.randint(1, 10 ** random.randint(1, 10)) for name in formula.symbols.values()
+        name: random.randrange(64) / 64
+        if name == "fraction"
+        else random.randint(1, 10 ** random.randint(1, 10))
+        for name in formula.symbols.values()
     }
 
 
@@ -63,15 +85,27 @@ ALL = list(formulas())
 
 
 def test_the_walk_finds_them() -> None:
-    assert {"whole_bytes", "all_reduce_sent", "bucket_bytes", "gpt_parameters", "efficiency"} <= {formula.function.__name__ for formula in ALL}
+    assert {"whole_bytes", "all_reduce_sent", "bucket_bytes", "gpt_parameters", "efficiency"} <= {
+        formula.function.__name__ for formula in ALL
+    }
 
 
-@pytest.mark.parametrize("formula", ALL, ids=[f"{formula.function.__module__.rpartition('.')[2]}.{formula.function.__name__}" for formula in ALL])
+@pytest.mark.parametrize(
+    "formula",
+    ALL,
+    ids=[
+        f"{formula.function.__module__.rpartition('.')[2]}.{formula.function.__name__}"
+        for formula in ALL
+    ],
+)
 def test_text_is_the_code(formula: Written[Any, Any]) -> None:
     random = Random(zlib.crc32(formula.text.encode()))
     for _ in range(EXAMPLES):
         given = inputs(formula, random)
-        value = evaluated(formula.text, {symbol: Fraction(given[keyword]) for symbol, keyword in formula.symbols.items()})
+        value = evaluated(
+            formula.text,
+            {symbol: Fraction(given[keyword]) for symbol, keyword in formula.symbols.items()},
+        )
         result = formula(**given)
         if isinstance(formula, Ratio):
             assert result == pytest.approx(float(value), rel=1e-12)
@@ -82,7 +116,9 @@ def test_text_is_the_code(formula: Written[Any, Any]) -> None:
 
 @pytest.mark.parametrize("formula", ALL, ids=[formula.function.__name__ for formula in ALL])
 def test_symbols_are_all_of_the_text_and_all_of_the_code(formula: Written[Any, Any]) -> None:
-    named = {match["name"] for match in TOKEN.finditer(formula.text) if match["name"]} - set(FUNCTIONS)
+    named = {match["name"] for match in TOKEN.finditer(formula.text) if match["name"]} - set(
+        FUNCTIONS
+    )
     assert named == set(formula.symbols)
     taken = set(formula.function.__annotations__) - {"return"}
     assert taken == set(formula.symbols.values())

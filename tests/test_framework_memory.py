@@ -1,4 +1,6 @@
-"""What frameworks hold, beside what was recorded of them, and which choices they are refused or given."""
+"""What frameworks hold, beside what was recorded of them, and which choices they are refused or
+given.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +16,8 @@ from hypothesis import strategies as st
 from tests.test_frameworks import answer
 from zerocalc import Job, estimate
 from zerocalc.formulas.buffers import filled, touched
-from zerocalc.modules.rank import on_stage, rank
-from zerocalc.modules.visits import tensors
+from zerocalc.sharding.call_order import tensors
+from zerocalc.sharding.rank import on_stage, rank
 
 FILE = json.loads((Path(__file__).parent / "data" / "framework_memory.json").read_text("utf-8"))
 RUNS: list[dict[str, Any]] = FILE["runs"]
@@ -25,7 +27,14 @@ SCALARS = 1024
 
 def beyond_share_of_first_rank(run: dict[str, Any]) -> int:
     """Elements; ours are those of the rank with most of them, what was recorded is rank 0's."""
-    job = Job.model_validate({"model": run["model"], "cluster": {"gpus": run["gpus"]}, "framework": run["framework"], **run["job"]})
+    job = Job.model_validate(
+        {
+            "model": run["model"],
+            "cluster": {"gpus": run["gpus"]},
+            "framework": run["framework"],
+            **run["job"],
+        }
+    )
     arch = rank(job).arch
     assert arch is not None
     sizes, listed, _ = tensors(job, arch)
@@ -39,12 +48,18 @@ def beyond_share_of_first_rank(run: dict[str, Any]) -> int:
 def test_what_is_held_is_what_was_recorded(run: dict[str, Any]) -> None:
     gpu = answer(run).memory.gpu
     for moment, recorded in run["moments"].items():
-        held = {t.name: t.bytes for t in gpu.terms if moment in t.moments and t.name not in run.get("not_seen", ())}
+        held = {
+            t.name: t.bytes
+            for t in gpu.terms
+            if moment in t.moments and t.name not in run.get("not_seen", ())
+        }
         edges = "gradients beyond a rank's share"
         if edges in held:
             assert held[edges] >= 2 * beyond_share_of_first_rank(run)
             held[edges] = 2 * beyond_share_of_first_rank(run)
-        assert 0 <= recorded - run.get("more_seen", {}).get(moment, 0) - sum(held.values()) <= SCALARS
+        assert (
+            0 <= recorded - run.get("more_seen", {}).get(moment, 0) - sum(held.values()) <= SCALARS
+        )
     for name, recorded in run.get("terms", {}).items():
         assert [t.bytes for t in gpu.terms if t.name == name] == [recorded]
 
@@ -64,12 +79,24 @@ def test_tensors_with_a_part_in_a_share(sizes: list[int], shards: int) -> None:
     share = -(-sum(sizes) // shards)
     ends = list(accumulate(sizes))
     for shard, (amount, first) in enumerate(touched(sizes, shards, share)):
-        inside = [n for n, end in enumerate(ends) if end > shard * share and end - sizes[n] < (shard + 1) * share]
+        inside = [
+            n
+            for n, end in enumerate(ends)
+            if end > shard * share and end - sizes[n] < (shard + 1) * share
+        ]
         assert amount == sum(sizes[n] for n in inside)
         assert first == (0 in inside)
 
 
-TOY = {"kind": "llama", "layers": 4, "hidden": 128, "heads": 4, "kv_heads": 2, "ffn": 352, "vocab": 1000}
+TOY = {
+    "kind": "llama",
+    "layers": 4,
+    "hidden": 128,
+    "heads": 4,
+    "kv_heads": 2,
+    "ffn": 352,
+    "vocab": 1000,
+}
 MODELS: tuple[dict[str, Any], ...] = (
     TOY,
     {**TOY, "lora": {"rank": 4}},
@@ -79,43 +106,81 @@ MODELS: tuple[dict[str, Any], ...] = (
 )
 ZERO = st.fixed_dictionaries(
     {
-        "stage": st.integers(0, 3), "reduce_bucket_size": st.integers(1, 10**6), "overlap_comm": st.none() | st.booleans(),
-        "contiguous_gradients": st.booleans(), "grad_accum_dtype": st.sampled_from([None, "fp32"]), "max_live_parameters": st.integers(0, 10**6),
-        "max_reuse_distance": st.integers(0, 10**6), "prefetch_bucket_size": st.integers(0, 10**6), "persistence_threshold": st.integers(0, 10**5),
+        "stage": st.integers(0, 3),
+        "reduce_bucket_size": st.integers(1, 10**6),
+        "overlap_comm": st.none() | st.booleans(),
+        "contiguous_gradients": st.booleans(),
+        "grad_accum_dtype": st.sampled_from([None, "fp32"]),
+        "max_live_parameters": st.integers(0, 10**6),
+        "max_reuse_distance": st.integers(0, 10**6),
+        "prefetch_bucket_size": st.integers(0, 10**6),
+        "persistence_threshold": st.integers(0, 10**5),
     }
-)  # fmt: skip
+)
 
 
 @given(
-    zero=ZERO, model=st.sampled_from(MODELS), gpus=st.sampled_from([1, 2, 8, 48]), accumulation=st.integers(1, 3), tp=st.sampled_from([1, 2]),
-    pp=st.sampled_from([1, 2]), extra=st.sampled_from(["secondary_group", "quantised_weights", "quantised_gradients", "reduce_to_owner", None]),
-    recompute=st.sampled_from(["none", "full"]), reentrant=st.booleans(),
-)  # fmt: skip
+    zero=ZERO,
+    model=st.sampled_from(MODELS),
+    gpus=st.sampled_from([1, 2, 8, 48]),
+    accumulation=st.integers(1, 3),
+    tp=st.sampled_from([1, 2]),
+    pp=st.sampled_from([1, 2]),
+    extra=st.sampled_from(
+        ["secondary_group", "quantised_weights", "quantised_gradients", "reduce_to_owner", None]
+    ),
+    recompute=st.sampled_from(["none", "full"]),
+    reentrant=st.booleans(),
+)
 def test_any_choice_of_options(
-    zero: dict[str, Any], model: dict[str, Any], gpus: int, accumulation: int, tp: int, pp: int, extra: str | None, recompute: str, reentrant: bool
+    zero: dict[str, Any],
+    model: dict[str, Any],
+    gpus: int,
+    accumulation: int,
+    tp: int,
+    pp: int,
+    extra: str | None,
+    recompute: str,
+    reentrant: bool,
 ) -> None:
     if gpus < tp * pp:
         tp = pp = 1
     if extra == "quantised_gradients" and (gpus % 8 or tp * pp > 1):
         extra = None
-    if extra is not None and (zero["stage"] in (1, 2)) == (extra == "reduce_to_owner") and zero["stage"]:
+    if (
+        extra is not None
+        and (zero["stage"] in (1, 2)) == (extra == "reduce_to_owner")
+        and zero["stage"]
+    ):
         zero = {**zero, extra: gpus // (tp * pp) if extra == "secondary_group" else True}
     job = {
-        "model": model, "cluster": {"gpus": gpus}, "framework": "deepspeed", "zero": zero, "parallel": {"tp": tp, "pp": pp},
+        "model": model,
+        "cluster": {"gpus": gpus},
+        "framework": "deepspeed",
+        "zero": zero,
+        "parallel": {"tp": tp, "pp": pp},
         "training": {"accumulation": accumulation, "recompute": recompute, "reentrant": reentrant},
-    }  # fmt: skip
+    }
     of = estimate(Job.model_validate(job))
     gpu = of.memory.gpu
     assert gpu.peak_bytes == max(gpu.moments.values())
     assert all(t.bytes >= 0 for t in gpu.terms)
     shards = gpus // (tp * pp)
-    sent = [c for c in of.communication.collectives if c.group == "dp" and c.moment == "backward" and "gradients" in c.what]
+    sent = [
+        c
+        for c in of.communication.collectives
+        if c.group == "dp" and c.moment == "backward" and "gradients" in c.what
+    ]
     assert bool(sent) == (shards > 1)
     if sent and "lora" not in model and not zero.get("quantised_gradients"):
         asked = Job.model_validate(job)
         own = rank(on_stage(asked, of.pipeline_stage) if of.pipeline_stage else asked).parameters
         rounds = accumulation if zero["stage"] > 1 else 1
-        assert 2 * own * rounds <= sum(c.tensor_bytes * c.count for c in sent) <= 2 * (own + 100 * shards) * rounds
+        assert (
+            2 * own * rounds
+            <= sum(c.tensor_bytes * c.count for c in sent)
+            <= 2 * (own + 100 * shards) * rounds
+        )
 
 
 @pytest.mark.parametrize(
@@ -131,6 +196,11 @@ def test_any_choice_of_options(
     ],
 )
 def test_options_that_mean_nothing_are_refused(zero: dict[str, Any], words: str) -> None:
-    job = {"model": TOY, "cluster": {"gpus": 8, "gpus_per_node": 16}, "framework": "deepspeed", "zero": zero}
+    job = {
+        "model": TOY,
+        "cluster": {"gpus": 8, "gpus_per_node": 16},
+        "framework": "deepspeed",
+        "zero": zero,
+    }
     with pytest.raises(ValueError, match=words):
         Job.model_validate(job)

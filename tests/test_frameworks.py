@@ -16,15 +16,32 @@ from zerocalc import Job, estimate, presets
 from zerocalc.results import Estimate
 from zerocalc.spec.recipe import DTYPE_BYTES
 
-RUNS = json.loads((Path(__file__).parent / "data" / "framework_runs.json").read_text("utf-8"))["runs"]
+RUNS = json.loads((Path(__file__).parent / "data" / "framework_runs.json").read_text("utf-8"))[
+    "runs"
+]
 Calls = Counter[tuple[Any, ...]]
-TOY = {"kind": "llama", "layers": 4, "hidden": 128, "heads": 4, "kv_heads": 2, "ffn": 352, "vocab": 1000}
+TOY = {
+    "kind": "llama",
+    "layers": 4,
+    "hidden": 128,
+    "heads": 4,
+    "kv_heads": 2,
+    "ffn": 352,
+    "vocab": 1000,
+}
 
 
 def answer(run: dict[str, Any]) -> Estimate:
     job = {**run["job"], "zero": {**run["job"].get("zero", {}), "stage": run["stage"]}}
     return estimate(
-        Job.model_validate({"model": run["model"], "cluster": {"gpus": run["gpus"], **run.get("cluster", {})}, "framework": run["framework"], **job})
+        Job.model_validate(
+            {
+                "model": run["model"],
+                "cluster": {"gpus": run["gpus"], **run.get("cluster", {})},
+                "framework": run["framework"],
+                **job,
+            }
+        )
     )
 
 
@@ -51,7 +68,9 @@ def totals(calls: Calls) -> Calls:
     return out
 
 
-@pytest.mark.parametrize("run", RUNS, ids=[f"{run['source']}-{run['name']}".replace(" ", "-") for run in RUNS])
+@pytest.mark.parametrize(
+    "run", RUNS, ids=[f"{run['source']}-{run['name']}".replace(" ", "-") for run in RUNS]
+)
 def test_what_is_sent_is_what_was_recorded(run: dict[str, Any]) -> None:
     sent, seen = ours(answer(run)), recorded(run)
     assert (sent == seen) if run["pinned"] == "calls" else (totals(sent) == totals(seen))
@@ -60,26 +79,38 @@ def test_what_is_sent_is_what_was_recorded(run: dict[str, Any]) -> None:
 HELD = [run for run in RUNS if run.get("states")]
 
 
-@pytest.mark.parametrize("run", HELD, ids=[f"{run['source']}-{run['name']}".replace(" ", "-") for run in HELD])
+@pytest.mark.parametrize(
+    "run", HELD, ids=[f"{run['source']}-{run['name']}".replace(" ", "-") for run in HELD]
+)
 def test_states_are_what_was_recorded(run: dict[str, Any]) -> None:
     terms = answer(run).memory.gpu.terms
     kinds = {"params": "weights", "grads": "gradients", "optimizer": "optimizer"}
-    assert {name: sum(t.bytes for t in terms if t.kind == kinds[name]) for name in run["states"]} == run["states"]
+    assert {
+        name: sum(t.bytes for t in terms if t.kind == kinds[name]) for name in run["states"]
+    } == run["states"]
 
 
 WAITING = [run for run in RUNS if "between_micro_batches" in run]
 
 
-@pytest.mark.parametrize("run", WAITING, ids=[f"{run['source']}-{run['name']}".replace(" ", "-") for run in WAITING])
+@pytest.mark.parametrize(
+    "run", WAITING, ids=[f"{run['source']}-{run['name']}".replace(" ", "-") for run in WAITING]
+)
 def test_gradients_that_wait_are_what_was_recorded(run: dict[str, Any]) -> None:
     """Whole until they are reduced, then a rank's share."""
     terms = [t for t in answer(run).memory.gpu.terms if t.kind == "gradients"]
-    assert sum(t.bytes for t in terms if "backward_end" in t.moments) == run["between_micro_batches"]
+    assert (
+        sum(t.bytes for t in terms if "backward_end" in t.moments) == run["between_micro_batches"]
+    )
     optimizer = sum(t.bytes for t in answer(run).memory.gpu.terms if t.kind == "optimizer")
     assert sum(t.bytes for t in terms if "step" in t.moments) == optimizer // 2
 
 
-STAGES = [(name, stage["stage"]) for name in presets.names("frameworks") for stage in presets.load("frameworks", name)["stages"]]
+STAGES = [
+    (name, stage["stage"])
+    for name in presets.names("frameworks")
+    for stage in presets.load("frameworks", name)["stages"]
+]
 
 
 @pytest.mark.parametrize(("framework", "stage"), STAGES)
@@ -95,14 +126,23 @@ def test_sums_and_a_group_of_one(framework: str, stage: int, gpus: int, accumula
     of = estimate(Job.model_validate(job))
     gpu = of.memory.gpu
     for moment, total in gpu.moments.items():
-        assert total == sum(t.bytes for t in gpu.terms if moment in t.moments and t.kind != "fragmentation")
+        assert total == sum(
+            t.bytes for t in gpu.terms if moment in t.moments and t.kind != "fragmentation"
+        )
     assert gpu.peak_bytes == max(gpu.moments.values())
     assert all(t.bytes >= 0 for t in gpu.terms)
     if gpus == 1:
         assert of.communication.sent_bytes_per_gpu == 0
 
 
-@pytest.mark.parametrize("framework", [name for name in presets.names("frameworks") if presets.load("frameworks", name).get("options") is not None])
+@pytest.mark.parametrize(
+    "framework",
+    [
+        name
+        for name in presets.names("frameworks")
+        if presets.load("frameworks", name).get("options") is not None
+    ],
+)
 def test_a_choice_that_a_framework_does_not_have_is_refused(framework: str) -> None:
     unknown = {"reduce_to_owner": True} if framework == "paper" else {"gather": "broadcast"}
     job = {"model": TOY, "cluster": {"gpus": 8}, "framework": framework, "zero": unknown}
@@ -115,28 +155,46 @@ def test_copies_of_shards_are_kept_alike() -> None:
 
     def sent(group: int) -> Estimate:
         zero = {"stage": 3, "shard_group": group}
-        return estimate(Job.model_validate({"model": model, "cluster": {"gpus": 64}, "framework": "fsdp2", "zero": zero}))
+        return estimate(
+            Job.model_validate(
+                {"model": model, "cluster": {"gpus": 64}, "framework": "fsdp2", "zero": zero}
+            )
+        )
 
     whole, hybrid = sent(64), sent(8)
     assert hybrid.memory.gpu.states_bytes == 8 * whole.memory.gpu.states_bytes
     assert {c.ranks for c in hybrid.communication.collectives} == {8}
     across = [c for c in hybrid.communication.collectives if c.op == "all_reduce"]
     assert sum(c.tensor_bytes * c.count for c in across) * 8 == sum(
-        c.tensor_bytes * c.count for c in hybrid.communication.collectives if c.op == "reduce_scatter"
+        c.tensor_bytes * c.count
+        for c in hybrid.communication.collectives
+        if c.op == "reduce_scatter"
     )
 
 
 @pytest.mark.parametrize("stage", [1, 2])
 def test_offload_has_the_contiguous_bucket_anyway(stage: int) -> None:
     def at(contiguous: bool) -> Estimate:
-        zero = {"stage": stage, "contiguous_gradients": contiguous, "reduce_to_owner": True, "offload_optimizer": "cpu"}
-        return estimate(Job.model_validate({"model": TOY, "cluster": {"gpus": 4}, "framework": "deepspeed", "zero": zero}))
+        zero = {
+            "stage": stage,
+            "contiguous_gradients": contiguous,
+            "reduce_to_owner": True,
+            "offload_optimizer": "cpu",
+        }
+        return estimate(
+            Job.model_validate(
+                {"model": TOY, "cluster": {"gpus": 4}, "framework": "deepspeed", "zero": zero}
+            )
+        )
 
     assert (at(True).memory, at(True).communication) == (at(False).memory, at(False).communication)
 
 
 FRAMEWORK_STAGES = [
-    (name, stage["stage"]) for name in presets.names("frameworks") for stage in presets.load("frameworks", name)["stages"] if stage["stage"]
+    (name, stage["stage"])
+    for name in presets.names("frameworks")
+    for stage in presets.load("frameworks", name)["stages"]
+    if stage["stage"]
 ]
 
 
@@ -145,8 +203,16 @@ def test_an_end_of_a_model_may_hold_nothing(framework: str, stage: int) -> None:
     """A tied head without a norm before it, and the middle of a pipeline."""
 
     def held(model: Any, gpus: int, parallel: dict[str, int]) -> int:
-        job = {"model": model, "cluster": {"gpus": gpus}, "framework": framework, "parallel": parallel, "training": {"seq": 128, "accumulation": 4}}
-        return estimate(Job.model_validate({**job, "zero": {"stage": stage}})).memory.gpu.states_bytes
+        job = {
+            "model": model,
+            "cluster": {"gpus": gpus},
+            "framework": framework,
+            "parallel": parallel,
+            "training": {"seq": 128, "accumulation": 4},
+        }
+        return estimate(
+            Job.model_validate({**job, "zero": {"stage": stage}})
+        ).memory.gpu.states_bytes
 
     assert held("bart-large", 4, {}) > 0
     tied = {**TOY, "layers": 8, "tied_embeddings": True}
@@ -154,15 +220,22 @@ def test_an_end_of_a_model_may_hold_nothing(framework: str, stage: int) -> None:
 
 
 def test_experts_fewer_than_ranks_are_warned_of() -> None:
-    """FSDP2 cuts tensors along their first dimension: 8 experts over 64 ranks are 56 ranks' padding."""
+    """FSDP2 cuts tensors along their first dimension: 8 experts over 64 ranks are 56 ranks'
+    padding.
+    """
     line = "plan --model mixtral-8x7b --gpus 64 --framework fsdp2 --seq 512"
-    assert "fsdp2 rounds tensors up to whole shares over 64 ranks, which adds 676% to the parameters" in " ".join(run(*line.split()).out.split())
+    assert (
+        "fsdp2 rounds tensors up to whole shares over 64 ranks, which adds 676% to the parameters"
+        in " ".join(run(*line.split()).out.split())
+    )
     assert "rounds tensors up" not in run(*f"{line} --stage 3 --shard-group 8".split()).out
     assert "rounds tensors up" not in run(*line.replace("mixtral-8x7b", "llama-3-8b").split()).out
 
 
 def test_torchtitans_pipelines_reduce_and_gather_once_a_step() -> None:
-    """torch 2.13, distributed/pipelining: one UNSHARD a stage, no resharding and no reduction before the last micro-batch."""
+    """torch 2.13, distributed/pipelining: one UNSHARD a stage, no resharding and no reduction
+    before the last micro-batch.
+    """
     job = {
         "model": "llama-3-8b",
         "cluster": {"gpus": 32},
@@ -171,8 +244,19 @@ def test_torchtitans_pipelines_reduce_and_gather_once_a_step() -> None:
         "training": {"seq": 2048, "accumulation": 8},
     }
     piped = estimate(Job.model_validate({**job, "parallel": {"pp": 4}}))
-    calls = [(c.op, c.count) for c in piped.communication.collectives if c.group == "dp" and "layer" in c.what]
+    calls = [
+        (c.op, c.count)
+        for c in piped.communication.collectives
+        if c.group == "dp" and "layer" in c.what
+    ]
     assert calls == [("all_gather", 8), ("reduce_scatter", 8)]  # the layers of a stage
     flat = estimate(Job.model_validate(job))
     assert {c.count for c in flat.communication.collectives if "layer" in c.what} == {32 * 8}
-    assert estimate(Job.model_validate({**job, "parallel": {"pp": 4}, "zero": {"stage": 2, "defer_grad_sync": True}})).memory == piped.memory
+    assert (
+        estimate(
+            Job.model_validate(
+                {**job, "parallel": {"pp": 4}, "zero": {"stage": 2, "defer_grad_sync": True}}
+            )
+        ).memory
+        == piped.memory
+    )

@@ -1,4 +1,6 @@
-"""What layers keep and gather again, tensor by tensor: mixtures of experts under Megatron, layers that differ, what a source and a name say."""
+"""What layers keep and gather again, tensor by tensor: mixtures of experts under Megatron, layers
+that differ, what a source and a name say.
+"""
 
 from __future__ import annotations
 
@@ -7,17 +9,22 @@ from typing import Any
 import pytest
 
 from zerocalc import Job, estimate
-from zerocalc.explained import saved_tensors
-from zerocalc.planner import plan
+from zerocalc.answers.explain import saved_tensors
+from zerocalc.answers.planner import plan
 from zerocalc.results import Estimate
 
 
 def test_megatrons_experts_are_weighed_inside_and_their_inputs_not_gathered_again() -> None:
     def answer(model: str, implementation: str) -> Estimate:
         job = {
-            "model": model, "cluster": {"gpus": 2}, "framework": "megatron", "implementation": implementation, "zero": {"stage": 0},
-            "parallel": {"tp": 2, "sequence_parallel": True}, "training": {"seq": 4096, "micro_batch": 1, "accumulation": 1, "recompute": "full"},
-        }  # fmt: skip
+            "model": model,
+            "cluster": {"gpus": 2},
+            "framework": "megatron",
+            "implementation": implementation,
+            "zero": {"stage": 0},
+            "parallel": {"tp": 2, "sequence_parallel": True},
+            "training": {"seq": 4096, "micro_batch": 1, "accumulation": 1, "recompute": "full"},
+        }
         return estimate(Job.model_validate(job))
 
     def again(of: Estimate) -> int:
@@ -31,29 +38,49 @@ def test_megatrons_experts_are_weighed_inside_and_their_inputs_not_gathered_agai
 
 
 def test_layers_that_differ_are_listed_each_with_their_tensors() -> None:
-    job = {"model": "deepseek-v2-lite", "cluster": {"gpus": 8}, "zero": {"stage": 3}, "training": {"seq": 2048}}
+    job = {
+        "model": "deepseek-v2-lite",
+        "cluster": {"gpus": 8},
+        "zero": {"stage": 3},
+        "training": {"seq": 2048},
+    }
     made = plan(Job.model_validate(job))
     listed = saved_tensors(made, made.candidates[0].memory.gpu.terms)
     assert {(t.group, t.layers) for t in listed} == {(1, 1), (2, 26)}
     for group, count in ((1, 1), (2, 26)):
         own = [t for t in listed if t.group == group]
-        terms = [t for t in made.candidates[0].memory.gpu.terms if t.name.endswith(f" of {count} layers")]
+        terms = [
+            t for t in made.candidates[0].memory.gpu.terms if t.name.endswith(f" of {count} layers")
+        ]
         assert sum(t.bytes for t in own) * count == sum(t.bytes for t in terms)
         assert sum(t.share for t in own) == pytest.approx(1)
 
 
 def terms_of(**more: Any) -> dict[str, Any]:
-    job = {"model": "llama-3-8b", "cluster": {"gpus": 8}, "framework": "megatron", "zero": {"stage": 0}, **more}
+    job = {
+        "model": "llama-3-8b",
+        "cluster": {"gpus": 8},
+        "framework": "megatron",
+        "zero": {"stage": 0},
+        **more,
+    }
     training = {"seq": 2048, **more.get("training", {})}
-    return {t.name: t for t in estimate(Job.model_validate({**job, "training": training})).memory.gpu.terms}
+    return {
+        t.name: t
+        for t in estimate(Job.model_validate({**job, "training": training})).memory.gpu.terms
+    }
 
 
 def test_checkpoints_name_their_source() -> None:
     parallel = {"tp": 2, "sequence_parallel": True}
     full = {"recompute": "full"}
     assert terms_of(training=full)["checkpoints"].source == "full recomputation, [SP] §5"
-    assert terms_of(training=full, parallel=parallel)["checkpoints"].source.endswith("sequence parallelism, [SP] §4.2.2")
-    partitioned = terms_of(training=full, parallel={"tp": 2}, zero={"stage": 0, "partition_activations": True})
+    assert terms_of(training=full, parallel=parallel)["checkpoints"].source.endswith(
+        "sequence parallelism, [SP] §4.2.2"
+    )
+    partitioned = terms_of(
+        training=full, parallel={"tp": 2}, zero={"stage": 0, "partition_activations": True}
+    )
     assert "P_a" in partitioned["checkpoints"].source
 
 
@@ -71,7 +98,17 @@ def test_what_stands_before_the_layers_is_called_what_it_is() -> None:
 
 def test_frozen_parameters_are_said_where_it_is_not_known_which_they_are() -> None:
     said = "frozen parameters: activations counted as if all were trained"
-    lora = {"kind": "llama", "layers": 2, "hidden": 64, "heads": 4, "kv_heads": 2, "ffn": 96, "vocab": 128}
+    lora = {
+        "kind": "llama",
+        "layers": 2,
+        "hidden": 64,
+        "heads": 4,
+        "kv_heads": 2,
+        "ffn": 96,
+        "vocab": 128,
+    }
     for more, there in (({"trainable": 1000}, True), ({"lora": {"rank": 4}}, False)):
-        job = Job.model_validate({"model": {**lora, **more}, "cluster": {"gpus": 1}, "training": {"seq": 64}})
+        job = Job.model_validate(
+            {"model": {**lora, **more}, "cluster": {"gpus": 1}, "training": {"seq": 64}}
+        )
         assert (said in plan(job).assumptions) == there

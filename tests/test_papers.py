@@ -1,4 +1,6 @@
-"""Published tables: every cell with a verdict reproduces, what is printed is copied right, and a wrong cell would be found."""
+"""Published tables: every cell with a verdict reproduces, what is printed is copied right, and a
+wrong cell would be found.
+"""
 
 from __future__ import annotations
 
@@ -16,11 +18,22 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from zerocalc import presets
-from zerocalc.document import to_json
+from zerocalc.answers.document import to_json
 from zerocalc.estimator import estimate
 from zerocalc.formulas.published import max_model
-from zerocalc.papers import READINGS, WITHOUT_VERDICT, Cell, Table, comparison, reproduce, round_half_up, summary, tables, unit_size
-from zerocalc.recomputed import bare
+from zerocalc.papers.quantities import bare
+from zerocalc.papers.tables import (
+    READINGS,
+    WITHOUT_VERDICT,
+    Cell,
+    Table,
+    comparison,
+    reproduce,
+    round_half_up,
+    summary,
+    tables,
+    unit_size,
+)
 from zerocalc.render.papers import LETTERS, mark, render_comparison, render_table
 
 DATA = Path(__file__).parent / "data" / "published"
@@ -34,12 +47,18 @@ def rows(name: str) -> list[dict[str, str]]:
 
 
 def cell(table: str, row: str, column: str, group: str = "") -> Cell:
-    found = [c for c in TABLES[table].cells if (c.row, c.column) == (row, column) and c.group.startswith(group)]
+    found = [
+        c
+        for c in TABLES[table].cells
+        if (c.row, c.column) == (row, column) and c.group.startswith(group)
+    ]
     assert len(found) == 1
     return found[0]
 
 
-@pytest.mark.parametrize(("name", "one"), CELLS, ids=[f"{name}:{c.group[:12]}:{c.row}:{c.column}" for name, c in CELLS])
+@pytest.mark.parametrize(
+    ("name", "one"), CELLS, ids=[f"{name}:{c.group[:12]}:{c.row}:{c.column}" for name, c in CELLS]
+)
 def test_cell(name: str, one: Cell) -> None:
     if one.reading in WITHOUT_VERDICT:
         assert one.verdict is None
@@ -48,9 +67,9 @@ def test_cell(name: str, one: Cell) -> None:
     assert one.ours > 0
     if one.reading == "rounded":
         assert one.agrees
-        assert one.shown == one.printed or abs(Fraction(one.shown) - Fraction(one.printed or 0)) == Fraction(
-            1, 10 ** len(one.shown.partition(".")[2])
-        )
+        assert one.shown == one.printed or abs(
+            Fraction(one.shown) - Fraction(one.printed or 0)
+        ) == Fraction(1, 10 ** len(one.shown.partition(".")[2]))
 
 
 @pytest.mark.parametrize("name", TABLES)
@@ -69,11 +88,18 @@ def test_the_first_table_is_figure_1() -> None:
 
 def test_figure_1_is_copied_right() -> None:
     data = json.loads((DATA / "zero_figure1.json").read_text("utf-8"))
-    assert [float(c.printed or 0) for c in TABLES["zero-figure1"].cells] == [data["baseline"], data["Pos"], data["Pos_g"], data["Pos_g_p"]]
+    assert [float(c.printed or 0) for c in TABLES["zero-figure1"].cells] == [
+        data["baseline"],
+        data["Pos"],
+        data["Pos_g"],
+        data["Pos_g_p"],
+    ]
     assert [c.ours for c in TABLES["zero-figure1"].cells] == data["recomputed"]
 
 
-@pytest.mark.parametrize("row", rows("zero_table1"), ids=lambda r: f"{r['model']}-{r['dp']}-{r['zero_stage']}")
+@pytest.mark.parametrize(
+    "row", rows("zero_table1"), ids=lambda r: f"{r['model']}-{r['dp']}-{r['zero_stage']}"
+)
 def test_table_1(row: dict[str, str]) -> None:
     column = ("P_os", "P_os+g", "P_os+g+p")[int(row["zero_stage"]) - 1]
     ours = cell("zero-table1", row["dp"], column, f"{row['model']} ")
@@ -84,7 +110,12 @@ def test_table_1(row: dict[str, str]) -> None:
 
 @pytest.mark.parametrize("row", rows("zero_table2"), ids=lambda r: f"mp{r['mp']}")
 def test_table_2(row: dict[str, str]) -> None:
-    for column, key in (("baseline", "baseline"), ("P_os", "Pos"), ("P_os+g", "Pos_g"), ("P_os+g+p", "Pos_g_p")):
+    for column, key in (
+        ("baseline", "baseline"),
+        ("P_os", "Pos"),
+        ("P_os+g", "Pos_g"),
+        ("P_os+g+p", "Pos_g_p"),
+    ):
         ours = cell("zero-table2", row["mp"], column)
         scale = unit_size(ours.unit) / unit_size("B params")
         assert Fraction(ours.printed or 0) * scale == Fraction(row[f"th_{key}_B"])
@@ -94,7 +125,10 @@ def test_table_2(row: dict[str, str]) -> None:
 @pytest.mark.parametrize("row", rows("megatron_sc21_table1"), ids=lambda r: r["params_B"])
 def test_megatron_table_1(row: dict[str, str]) -> None:
     label = f"{row['layers']} × {row['hidden']}, {row['heads']}"
-    counted, closed = cell("megatron-table1", label, "counted"), cell("megatron-table1", label, "closed form")
+    counted, closed = (
+        cell("megatron-table1", label, "counted"),
+        cell("megatron-table1", label, "closed form"),
+    )
     assert counted.printed == closed.printed == row["params_B"]
     assert closed.ours == pytest.approx(float(row["rec_params_B"]), abs=5.1e-4)
     assert counted.ours * 1e9 == pytest.approx(closed.ours * 1e9 + 2 * int(row["hidden"]), abs=0.5)
@@ -139,23 +173,39 @@ def test_activations_against_the_figures(row: dict[str, str]) -> None:
         assert found.ours == pytest.approx(float(row[printed]), abs=1e-9)
 
 
-@pytest.mark.parametrize("row", rows("deepspeed_estimator"), ids=lambda r: f"{r['model']}-{r['stage']}-{r['offload']}-{r['zero_init']}")
+@pytest.mark.parametrize(
+    "row",
+    rows("deepspeed_estimator"),
+    ids=lambda r: f"{r['model']}-{r['stage']}-{r['offload']}-{r['zero_init']}",
+)
 def test_documented_estimates(row: dict[str, str]) -> None:
-    offload = {"opt": "optimizer", "param+opt": "optimizer + parameters"}.get(row["offload"], row["offload"])
+    offload = {"opt": "optimizer", "param+opt": "optimizer + parameters"}.get(
+        row["offload"], row["offload"]
+    )
     label = f"{row['stage']}, {offload}" + (", zero.Init" if row["zero_init"] == "1" else "")
     label += " (older releases)" if row["stage"] == "2" and offload == "none" else ""
     group = {"T5-3B": "T5-3B", "6805M": "4 GPUs: 6805M", "T5-small 60M": "T5-small"}[row["model"]]
-    gpu, host = cell("deepspeed-estimators", label, "per GPU", group), cell("deepspeed-estimators", label, "host", group)
+    gpu, host = (
+        cell("deepspeed-estimators", label, "per GPU", group),
+        cell("deepspeed-estimators", label, "host", group),
+    )
     assert (gpu.printed, host.printed) == (row["printed_gpu_GB(=GiB)"], row["printed_cpu_GB(=GiB)"])
     assert gpu.ours == pytest.approx(float(row["rec_gpu_GiB"]), abs=5.1e-3)
     assert host.ours == pytest.approx(float(row["rec_cpu_GiB"]), abs=5.1e-3)
 
 
-def with_print(monkeypatch: pytest.MonkeyPatch, name: str, row: str, column: str, printed: str) -> Table:
+def with_print(
+    monkeypatch: pytest.MonkeyPatch, name: str, row: str, column: str, printed: str
+) -> Table:
     """The table as it would be if one cell were printed otherwise."""
     data: dict[str, Any] = copy.deepcopy(presets.load("papers", name))
-    next(r for r in data["rows"] if r["label"] == row and column in r["printed"])["printed"][column] = printed
-    monkeypatch.setattr("zerocalc.presets.load", lambda kind, wanted: data if kind == "papers" else ORIGINAL(kind, wanted))
+    next(r for r in data["rows"] if r["label"] == row and column in r["printed"])["printed"][
+        column
+    ] = printed
+    monkeypatch.setattr(
+        "zerocalc.presets.load",
+        lambda kind, wanted: data if kind == "papers" else ORIGINAL(kind, wanted),
+    )
     return reproduce(name)
 
 
@@ -170,7 +220,13 @@ ORIGINAL = presets.load
         ("zero-figure1", "7.5B", "P_os", "31.42", True),
         ("zero-table1", "1024", "P_os", "30.0", True),
         ("zero-table1", "4", "P_os+g", "41.2", False),  # 41.25 lies between both
-        ("zero-table2", "2", "P_os", "15.3", True),  # ours rounded, but not twice the printed first row
+        (
+            "zero-table2",
+            "2",
+            "P_os",
+            "15.3",
+            True,
+        ),  # ours rounded, but not twice the printed first row
         ("zero-table2", "4", "P_os+g+p", "0.6", True),
         ("zero-volumes", "P_os+g+p", "volume", "2", True),
         ("zero-volumes", "P_a over tensor parallelism", "volume", "8", True),
@@ -182,7 +238,9 @@ ORIGINAL = presets.load
         ("zero-activations", "checkpoints, §3.2", "figure", "99", False),
     ],
 )
-def test_a_wrong_print_is_found(monkeypatch: pytest.MonkeyPatch, name: str, row: str, column: str, printed: str, differs: bool) -> None:
+def test_a_wrong_print_is_found(
+    monkeypatch: pytest.MonkeyPatch, name: str, row: str, column: str, printed: str, differs: bool
+) -> None:
     table = with_print(monkeypatch, name, row, column, printed)
     assert table.differs is differs
     assert ("1 differs" in summary(table)) is differs
@@ -194,38 +252,56 @@ def test_a_cut_off_print_is_not_a_rounded_one(monkeypatch: pytest.MonkeyPatch) -
     data = copy.deepcopy(presets.load("papers", "zero-table1"))
     for row in data["rows"]:
         row["readings"] = dict.fromkeys(row["printed"], "truncated")
-    monkeypatch.setattr("zerocalc.presets.load", lambda kind, wanted: data if kind == "papers" else ORIGINAL(kind, wanted))
-    differing = {(c.row, c.column) for c in reproduce("zero-table1").cells if c.verdict == "differs"}
+    monkeypatch.setattr(
+        "zerocalc.presets.load",
+        lambda kind, wanted: data if kind == "papers" else ORIGINAL(kind, wanted),
+    )
+    differing = {
+        (c.row, c.column) for c in reproduce("zero-table1").cells if c.verdict == "differs"
+    }
     assert ("4", "P_os+g") in differing  # 41.25 cut off is 41.2, and 41.3 is printed
     assert ("1", "P_os") not in differing
 
 
 def test_a_wrong_formula_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("zerocalc.recomputed.closed_layer", lambda technique, **shape: 1)
+    monkeypatch.setattr("zerocalc.papers.quantities.closed_layer", lambda technique, **shape: 1)
     assert reproduce("sp-activations").differs
 
 
-def test_a_wrong_count_of_ours_is_found_in_rows_made_from_rounded_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wrong_count_of_ours_is_found_in_rows_made_from_rounded_ones(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr("zerocalc.formulas.published.max_model", lambda **inputs: 7_700_000_000)
     found = {(c.row, c.column): c.verdict for c in reproduce("zero-table2").cells}
     assert found["16", "P_os"] == "differs"
 
 
 def test_no_such_table() -> None:
-    with pytest.raises(presets.PresetError, match="'zero-tabel1' is not a published table; nearest: zero-table1"):
+    with pytest.raises(
+        presets.PresetError, match="'zero-tabel1' is not a published table; nearest: zero-table1"
+    ):
         reproduce("zero-tabel1")
     with pytest.raises(presets.PresetError):
         reproduce("some.toml")
 
 
 def test_summaries() -> None:
-    assert summary(TABLES["zero-table1"]) == "54 cells: 46 agree to the printed digit, 8 agree with a print that is cut off"
-    assert summary(TABLES["infinity-figure2a"]) == "30 cells: 30 copied from memory, no verdict (29 of them agree)"
+    assert (
+        summary(TABLES["zero-table1"])
+        == "54 cells: 46 agree to the printed digit, 8 agree with a print that is cut off"
+    )
+    assert (
+        summary(TABLES["infinity-figure2a"])
+        == "30 cells: 30 copied from memory, no verdict (29 of them agree)"
+    )
     assert not any(table.differs for table in TABLES.values())
 
 
 def test_the_papers_own_contradiction_is_shown_without_a_verdict() -> None:
-    first, second = (cell("zero-activations", f"checkpoints, {section}", "figure") for section in ("§3.2", "§6.1"))
+    first, second = (
+        cell("zero-activations", f"checkpoints, {section}", "figure")
+        for section in ("§3.2", "§6.1")
+    )
     assert (first.printed, second.printed) == ("60", "33")
     assert first.ours == second.ours == 67.108864
     assert cell("zero-activations", "with P_a, §6.1", "figure").ours == 4.194304
@@ -245,7 +321,9 @@ def test_comparison() -> None:
 
 
 @given(st.integers(1_000_000, 10**12), st.integers(2, 4096), st.sampled_from(range(4)))
-def test_the_largest_model_fits_and_a_larger_one_does_not(memory: int, shards: int, stage: int) -> None:
+def test_the_largest_model_fits_and_a_larger_one_does_not(
+    memory: int, shards: int, stage: int
+) -> None:
     largest = max_model(memory_bytes=memory, shards=shards, stage=stage)
     padding = 16  # a shard is rounded up to a whole parameter, which the closed form does not count
     fits = estimate(bare(largest, shards), stage).memory.gpu.states_bytes
@@ -263,7 +341,13 @@ def test_rounding(value: Fraction, decimals: int) -> None:
 
 def drawn(item: object, width: int, colour: bool = False) -> str:
     out = io.StringIO()
-    Console(file=out, width=width, force_terminal=colour, color_system="truecolor" if colour else None, legacy_windows=False).print(item)
+    Console(
+        file=out,
+        width=width,
+        force_terminal=colour,
+        color_system="truecolor" if colour else None,
+        legacy_windows=False,
+    ).print(item)
     return out.getvalue()
 
 

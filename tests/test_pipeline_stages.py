@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from tests.running import refused, run, run_line
 from tests.strategies import tables
-from zerocalc.document import plain
+from zerocalc.answers.document import plain
+from zerocalc.answers.pipeline_stages import stages_table
 from zerocalc.estimator import estimate
-from zerocalc.modules.rank import on_stage, rank
-from zerocalc.pipeline import stages_table
+from zerocalc.sharding.rank import on_stage, rank
 from zerocalc.spec.job import Job
 
 GPT = {"kind": "gpt2", "hidden": 64, "heads": 4, "vocab": 1000, "positions": 128}
@@ -22,20 +22,33 @@ GPT = {"kind": "gpt2", "hidden": 64, "heads": 4, "vocab": 1000, "positions": 128
 
 def job(model: dict[str, Any], **parallel: Any) -> Job:
     gpus = parallel.get("tp", 1) * parallel.get("pp", 1)
-    return Job.model_validate({"model": model, "cluster": {"gpus": gpus}, "parallel": parallel, "training": {"seq": 128, "accumulation": 8}})
+    return Job.model_validate(
+        {
+            "model": model,
+            "cluster": {"gpus": gpus},
+            "parallel": parallel,
+            "training": {"seq": 128, "accumulation": 8},
+        }
+    )
 
 
-@given(layers=st.integers(1, 12), pp=st.integers(1, 4), chunks=st.integers(1, 3), tied=st.booleans())
+@given(
+    layers=st.integers(1, 12), pp=st.integers(1, 4), chunks=st.integers(1, 3), tied=st.booleans()
+)
 def test_stages_hold_all_parameters_together(layers: int, pp: int, chunks: int, tied: bool) -> None:
     model = {**GPT, "layers": layers * pp * chunks, "tied_embeddings": tied}
     interleave = {"interleave": chunks} if pp in (2, 4) else {}
-    stages = [rank(job(model, pp=pp, pipeline_stage=stage, **interleave)) for stage in range(1, pp + 1)]
+    stages = [
+        rank(job(model, pp=pp, pipeline_stage=stage, **interleave)) for stage in range(1, pp + 1)
+    ]
     copied = 1000 * 64 if tied and pp > 1 else 0
     assert sum(stage.parameters for stage in stages) == stages[0].total + copied
 
 
 def test_layers_that_do_not_divide_go_to_the_first_stages() -> None:
-    groups = [rank(job({**GPT, "layers": 7}, pp=4, pipeline_stage=stage)).arch for stage in range(1, 5)]
+    groups = [
+        rank(job({**GPT, "layers": 7}, pp=4, pipeline_stage=stage)).arch for stage in range(1, 5)
+    ]
     assert [arch.layers if arch else 0 for arch in groups] == [2, 2, 2, 1]
 
 
@@ -43,7 +56,10 @@ def test_a_stage_has_its_own_micro_batches_in_flight_and_ends() -> None:
     model = {**GPT, "layers": 8}
     names = {}
     for stage in (1, 4):
-        terms = {t.name: t.bytes for t in estimate(job(model, pp=4, pipeline_stage=stage), 0).memory.gpu.terms}
+        terms = {
+            t.name: t.bytes
+            for t in estimate(job(model, pp=4, pipeline_stage=stage), 0).memory.gpu.terms
+        }
         names[stage] = terms
     assert names[1]["mlp activations"] == 4 * names[4]["mlp activations"]
     assert "embedding dropout mask" in names[1]
@@ -53,7 +69,10 @@ def test_a_stage_has_its_own_micro_batches_in_flight_and_ends() -> None:
 
 
 def test_tensor_parallel_ranks_each_hold_what_is_not_divided() -> None:
-    whole, half = rank(job({**GPT, "layers": 2})).parameters, rank(job({**GPT, "layers": 2}, tp=2)).parameters
+    whole, half = (
+        rank(job({**GPT, "layers": 2})).parameters,
+        rank(job({**GPT, "layers": 2}, tp=2)).parameters,
+    )
     norms = 5 * 2 * 64
     biases = 2 * 2 * 64  # behind attention's and the MLP's second product
     replicated = norms + biases + 128 * 64
@@ -61,7 +80,9 @@ def test_tensor_parallel_ranks_each_hold_what_is_not_divided() -> None:
 
 
 def test_interleaved_stages_hold_fewer_chunks_the_later_they_are() -> None:
-    last = estimate(job({**GPT, "layers": 16}, pp=4, interleave=2, pipeline_stage=4), 0).memory.gpu.terms
+    last = estimate(
+        job({**GPT, "layers": 16}, pp=4, interleave=2, pipeline_stage=4), 0
+    ).memory.gpu.terms
     (kept,) = [t for t in last if t.name == "mlp activations"]
     assert kept.inputs["chunks_in_flight"] == 4 * 2 + 3 - 2 * 3
 
@@ -91,7 +112,10 @@ def test_the_answer_is_the_worst_stages(job: Job) -> None:
         assert worst.pipeline_stage == 1 + peaks.index(max(peaks))
         expected = plain(answers[peaks.index(max(peaks))])
         times = [answer.time for answer in answers if answer.time is not None]
-        assert plain(worst) == {**expected, "time": plain(max(times, key=lambda time: time.step_seconds)) if times else None}
+        assert plain(worst) == {
+            **expected,
+            "time": plain(max(times, key=lambda time: time.step_seconds)) if times else None,
+        }
 
 
 @pytest.mark.parametrize(
@@ -103,20 +127,64 @@ def test_the_answer_is_the_worst_stages(job: Job) -> None:
         ("megatron", 8, 2, 2, [4, 4]),
     ],
 )
-def test_how_layers_are_dealt(framework: str, layers: int, pp: int, interleave: int, expected: list[int]) -> None:
-    """torchtitan 0.2.2, distributed/pipeline_parallel.py: generate_llm_fqn_per_model_part counts embedding and head as a layer each."""
-    given = {"model": {**GPT, "layers": layers}, "cluster": {"gpus": pp}, "framework": framework, "training": {"accumulation": 8}}
-    stages = [Job.model_validate({**given, "parallel": {"pp": pp, "interleave": interleave, "pipeline_stage": n + 1}}) for n in range(pp)]
+def test_how_layers_are_dealt(
+    framework: str, layers: int, pp: int, interleave: int, expected: list[int]
+) -> None:
+    """torchtitan 0.2.2, distributed/pipeline_parallel.py: generate_llm_fqn_per_model_part counts
+    embedding and head as a layer each.
+    """
+    given = {
+        "model": {**GPT, "layers": layers},
+        "cluster": {"gpus": pp},
+        "framework": framework,
+        "training": {"accumulation": 8},
+    }
+    stages = [
+        Job.model_validate(
+            {**given, "parallel": {"pp": pp, "interleave": interleave, "pipeline_stage": n + 1}}
+        )
+        for n in range(pp)
+    ]
     assert [arch.layers for arch in [rank(stage).arch for stage in stages] if arch] == expected
 
 
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"model": {**GPT, "layers": 7}, "cluster": {"gpus": 2}, "parallel": {"pp": 2}, "framework": "megatron"}, "do not divide the 7 layers"),
-        ({"model": {**GPT, "layers": 4}, "cluster": {"gpus": 4}, "parallel": {"pp": 4}, "framework": "torchtitan"}, "would leave a stage none"),
-        ({"model": {**GPT, "layers": 4}, "cluster": {"gpus": 2}, "parallel": {"pp": 2, "pipeline_stage": 3}}, "3 is not one of the 2 stages"),
-        ({"model": {"params": "1B"}, "cluster": {"gpus": 2}, "parallel": {"pp": 2, "pipeline_stage": 1}}, "needs an architecture"),
+        (
+            {
+                "model": {**GPT, "layers": 7},
+                "cluster": {"gpus": 2},
+                "parallel": {"pp": 2},
+                "framework": "megatron",
+            },
+            "do not divide the 7 layers",
+        ),
+        (
+            {
+                "model": {**GPT, "layers": 4},
+                "cluster": {"gpus": 4},
+                "parallel": {"pp": 4},
+                "framework": "torchtitan",
+            },
+            "would leave a stage none",
+        ),
+        (
+            {
+                "model": {**GPT, "layers": 4},
+                "cluster": {"gpus": 2},
+                "parallel": {"pp": 2, "pipeline_stage": 3},
+            },
+            "3 is not one of the 2 stages",
+        ),
+        (
+            {
+                "model": {"params": "1B"},
+                "cluster": {"gpus": 2},
+                "parallel": {"pp": 2, "pipeline_stage": 1},
+            },
+            "needs an architecture",
+        ),
     ],
 )
 def test_stages_that_cannot_be_told(given: dict[str, Any], message: str) -> None:
@@ -125,11 +193,23 @@ def test_stages_that_cannot_be_told(given: dict[str, Any], message: str) -> None
 
 
 def test_workspaces_are_counted_where_that_is_asked_for() -> None:
-    given = {"model": {**GPT, "layers": 2}, "implementation": "megatron-te", "framework": "megatron", "training": {"seq": 128}}
+    given = {
+        "model": {**GPT, "layers": 2},
+        "implementation": "megatron-te",
+        "framework": "megatron",
+        "training": {"seq": 128},
+    }
     cluster = {"gpus": 1, "gpu": "h100-80g"}
     without = estimate(Job.model_validate({**given, "cluster": cluster}), 0).memory.gpu
-    asked = estimate(Job.model_validate({**given, "cluster": {**cluster, "workspaces": True}}), 0).memory.gpu
-    told = estimate(Job.model_validate({**given, "cluster": {**cluster, "workspaces": True, "cublas_workspace": "1MiB"}}), 0).memory.gpu
+    asked = estimate(
+        Job.model_validate({**given, "cluster": {**cluster, "workspaces": True}}), 0
+    ).memory.gpu
+    told = estimate(
+        Job.model_validate(
+            {**given, "cluster": {**cluster, "workspaces": True, "cublas_workspace": "1MiB"}}
+        ),
+        0,
+    ).memory.gpu
     mib = 1 << 20
     assert asked.peak_bytes - without.peak_bytes == 3 * 32 * mib
     assert told.peak_bytes - without.peak_bytes == (2 + 32) * mib
@@ -140,22 +220,50 @@ def test_the_table_of_stages_has_every_stage_and_all_parameters(job: Job) -> Non
     rows = stages_table(job)
     for stage in job.stages:
         own = [row for row in rows if row.stage == stage]
-        assert [number for row in own for number in range(row.first, row.last + 1)] == list(range(1, job.parallel.pp + 1))
-        held = sum((row.parameters - row.copied_parameters) * (row.last - row.first + 1) for row in own)
-        assert held == rank(job).total or job.parallel.tp > 1  # norms are on every tensor-parallel rank
+        assert [number for row in own for number in range(row.first, row.last + 1)] == list(
+            range(1, job.parallel.pp + 1)
+        )
+        held = sum(
+            (row.parameters - row.copied_parameters) * (row.last - row.first + 1) for row in own
+        )
+        assert (
+            held == rank(job).total or job.parallel.tp > 1
+        )  # norms are on every tensor-parallel rank
         assert sum(row.layers * (row.last - row.first + 1) for row in own) == job.model.layer_count
 
 
 def test_the_table_of_stages_in_text_and_json() -> None:
-    asked = ("plan", "--model", "gpt2-xl", "--gpus", "8", "--pp", "4", "--accumulation", "8", "--seq", "1024", "--stage", "1", "--gpu", "a100-80g")
+    asked = (
+        "plan",
+        "--model",
+        "gpt2-xl",
+        "--gpus",
+        "8",
+        "--pp",
+        "4",
+        "--accumulation",
+        "8",
+        "--seq",
+        "1024",
+        "--stage",
+        "1",
+        "--gpu",
+        "a100-80g",
+    )
     printed = run(*asked, "--stages-table").out
     assert "stage 2-3" not in printed  # they differ in micro-batches in flight
     assert "the last stage has its own copy of the tied embedding (80.41M)" in printed
-    document, plain_document = json.loads(run(*asked, "--stages-table", "--json").out), json.loads(run(*asked, "--json").out)
+    document, plain_document = (
+        json.loads(run(*asked, "--stages-table", "--json").out),
+        json.loads(run(*asked, "--json").out),
+    )
     stages = document.pop("stages")
     assert document == plain_document
     assert [row["in_flight"] for row in stages] == [4, 3, 2, 1]
-    assert max(row["peak_bytes"] for row in stages) == document["candidates"][0]["memory"]["gpu"]["peak_bytes"]
+    assert (
+        max(row["peak_bytes"] for row in stages)
+        == document["candidates"][0]["memory"]["gpu"]["peak_bytes"]
+    )
 
 
 def test_a_table_of_stages_that_are_not_known_is_refused() -> None:
@@ -166,17 +274,28 @@ def test_a_table_of_stages_that_are_not_known_is_refused() -> None:
 @pytest.mark.parametrize(
     ("flags", "dealt"),
     [
-        ("--first-stage-layers 7 --last-stage-layers 7", "126 layers dealt to pipeline stages as 7, 14 × 8, 7"),
-        ("--first-stage-layers 21 --last-stage-layers 7", "126 layers dealt to pipeline stages as 21, 15 × 7"),
+        (
+            "--first-stage-layers 7 --last-stage-layers 7",
+            "126 layers dealt to pipeline stages as 7, 14 × 8, 7",
+        ),
+        (
+            "--first-stage-layers 21 --last-stage-layers 7",
+            "126 layers dealt to pipeline stages as 21, 15 × 7",
+        ),
     ],
 )
 def test_the_ends_of_a_pipeline_have_the_layers_that_are_told(flags: str, dealt: str) -> None:
     """megatron-core 0.16.1, transformer_block.py: get_num_layers_to_build."""
-    line = f"plan --model llama-3.1-405b --gpus 1024 --framework megatron --stage 1 --tp 8 --pp 16 --sequence-parallel --seq 4096 {flags}"
+    line = (
+        "plan --model llama-3.1-405b --gpus 1024 --framework megatron --stage 1 --tp 8 --pp "
+        f"16 --sequence-parallel --seq 4096 {flags}"
+    )
     ran = run_line(f"{line} --stages-table --json")
     document = json.loads(ran.out)
     assert dealt in document["assumptions"]
-    assert sum(row["layers"] * (row["last"] - row["first"] + 1) for row in document["stages"]) == 126
+    assert (
+        sum(row["layers"] * (row["last"] - row["first"] + 1) for row in document["stages"]) == 126
+    )
     exported = run_line(line.replace("plan", "export --to megatron")).out
     assert "--decoder-first-pipeline-num-layers" in exported
 
@@ -184,13 +303,32 @@ def test_the_ends_of_a_pipeline_have_the_layers_that_are_told(flags: str, dealt:
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
-        ("--pp 16", "--pp: 16 stages do not divide the 126 layers, and megatron deals out whole shares only; --first-stage-layers and --last-"),
-        ("--pp 16 --first-stage-layers 7", "--first-stage-layers: 15 stages do not divide the 119 layers that are left"),
-        ("--pp 2 --first-stage-layers 7 --last-stage-layers 8", "--first-stage-layers: of 126 layers 111 would be left for 0 stages"),
-        ("--first-stage-layers 7", "--first-stage-layers: is of a pipeline's stage: it needs --pp above 1"),
-        ("--pp 16 --interleave 2 --accumulation 16 --first-stage-layers 7 --last-stage-layers 7", "--first-stage-layers: 2 chunks do not divide"),
+        (
+            "--pp 16",
+            "--pp: 16 stages do not divide the 126 layers, and megatron deals out whole "
+            "shares only; --first-stage-layers and --last-",
+        ),
+        (
+            "--pp 16 --first-stage-layers 7",
+            "--first-stage-layers: 15 stages do not divide the 119 layers that are left",
+        ),
+        (
+            "--pp 2 --first-stage-layers 7 --last-stage-layers 8",
+            "--first-stage-layers: of 126 layers 111 would be left for 0 stages",
+        ),
+        (
+            "--first-stage-layers 7",
+            "--first-stage-layers: is of a pipeline's stage: it needs --pp above 1",
+        ),
+        (
+            "--pp 16 --interleave 2 --accumulation 16 --first-stage-layers 7 --last-stage-layers 7",
+            "--first-stage-layers: 2 chunks do not divide",
+        ),
     ],
 )
 def test_layers_that_no_pipeline_can_have(flags: str, words: str) -> None:
-    line = f"plan --model llama-3.1-405b --gpus 1024 --framework megatron --stage 1 --tp 8 --sequence-parallel --seq 4096 {flags}"
+    line = (
+        "plan --model llama-3.1-405b --gpus 1024 --framework megatron --stage 1 --tp 8 "
+        f"--sequence-parallel --seq 4096 {flags}"
+    )
     assert refused(run_line(line)).startswith(f"error: {words}")

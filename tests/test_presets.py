@@ -23,20 +23,62 @@ from zerocalc.spec.job import Job
 from zerocalc.spec.model import Model
 from zerocalc.spec.recipe import Recipe
 
-SPECS: dict[str, type[Spec]] = {"models": Model, "gpus": Gpu, "nodes": Node, "recipes": Recipe, "frameworks": Framework}
-EXAMPLES = [(kind, name, presets.load(kind, name)) for kind in SPECS for name in presets.names(kind)]
+SPECS: dict[str, type[Spec]] = {
+    "models": Model,
+    "gpus": Gpu,
+    "nodes": Node,
+    "recipes": Recipe,
+    "frameworks": Framework,
+}
+EXAMPLES = [
+    (kind, name, presets.load(kind, name)) for kind in SPECS for name in presets.names(kind)
+]
 
-huge = st.sampled_from([0, -1, 1, 10**18, 10**19, 10**400, -(10**400), 1e308, -1e308, 1e-308, math.inf, -math.inf, math.nan, 0.5, 2**63, 2**64])
+huge = st.sampled_from(
+    [
+        0,
+        -1,
+        1,
+        10**18,
+        10**19,
+        10**400,
+        -(10**400),
+        1e308,
+        -1e308,
+        1e-308,
+        math.inf,
+        -math.inf,
+        math.nan,
+        0.5,
+        2**63,
+        2**64,
+    ]
+)
 wrong: st.SearchStrategy[Any] = st.recursive(
-    st.one_of(huge, st.text(max_size=20), st.booleans(), st.none(), st.dates(), st.sampled_from(["", "nan", "1e999", "10Q", "x" * 5000, "\0", "\n"])),
-    lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(st.text(max_size=5), inner, max_size=3)),
+    st.one_of(
+        huge,
+        st.text(max_size=20),
+        st.booleans(),
+        st.none(),
+        st.dates(),
+        st.sampled_from(["", "nan", "1e999", "10Q", "x" * 5000, "\0", "\n"]),
+    ),
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=3), st.dictionaries(st.text(max_size=5), inner, max_size=3)
+    ),
     max_leaves=4,
 )
 
 
 def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     """The paths of everything inside a table."""
-    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    inner = (
+        value.items()
+        if isinstance(value, dict)
+        else enumerate(value)
+        if isinstance(value, list)
+        else ()
+    )
     return [path, *(found for key, item in inner for found in places(item, (*path, key)))]
 
 
@@ -104,21 +146,34 @@ def used(kind: str, made: Spec) -> None:
     for stage in job.stages:
         try:
             gpu = estimate(job, stage).memory.gpu
-        except FieldError as error:  # what a written-out module's type does not take is found where it is counted
+        except (
+            FieldError
+        ) as error:  # what a written-out module's type does not take is found where it is counted
             one_line(str(error))
             return
         assert gpu.peak_bytes >= 0
-        assert gpu.states_bytes == sum(t.bytes for t in gpu.terms if t.kind in {"weights", "gradients", "optimizer"})
+        assert gpu.states_bytes == sum(
+            t.bytes for t in gpu.terms if t.kind in {"weights", "gradients", "optimizer"}
+        )
 
 
 @given(
-    st.one_of(st.text(max_size=200), st.sampled_from(EXAMPLES).map(lambda case: (presets.folder() / case[0] / f"{case[1]}.toml").read_text("utf-8"))),
+    st.one_of(
+        st.text(max_size=200),
+        st.sampled_from(EXAMPLES).map(
+            lambda case: (presets.folder() / case[0] / f"{case[1]}.toml").read_text("utf-8")
+        ),
+    ),
     st.data(),
 )
 def test_any_text_is_toml_or_refused(text: str, data: st.DataObject) -> None:
     if text and data.draw(st.booleans()):
         start = data.draw(st.integers(0, len(text)))
-        text = text[:start] + data.draw(st.text(max_size=5)) + text[data.draw(st.integers(start, len(text))) :]
+        text = (
+            text[:start]
+            + data.draw(st.text(max_size=5))
+            + text[data.draw(st.integers(start, len(text))) :]
+        )
     for parse in (presets.parse_toml, presets.parse_json):
         try:
             assert isinstance(parse(text, "file"), dict)
@@ -134,7 +189,22 @@ def test_any_name_is_a_preset_or_refused(name: str, kind: str) -> None:
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("name", ["../gpus/h100-80g", "/etc/passwd", "..", ".", "", "gpt2.toml/", "GPT2", "gpt2 ", "a" * 300, "\x00", "gpt2\n"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "../gpus/h100-80g",
+        "/etc/passwd",
+        "..",
+        ".",
+        "",
+        "gpt2.toml/",
+        "GPT2",
+        "gpt2 ",
+        "a" * 300,
+        "\x00",
+        "gpt2\n",
+    ],
+)
 def test_names_that_are_none(name: str) -> None:
     with pytest.raises(PresetError):
         presets.load("models", name)
@@ -166,7 +236,9 @@ def test_names_are_sorted_as_people_do() -> None:
     assert names.index("megatron-1.7b") < names.index("megatron-145.6b")
 
 
-@pytest.mark.parametrize(("wanted", "near"), [("h100", "h100-80g"), ("H200", "h200"), ("a100", "a100-40g")])
+@pytest.mark.parametrize(
+    ("wanted", "near"), [("h100", "h100-80g"), ("H200", "h200"), ("a100", "a100-40g")]
+)
 def test_the_nearest_are_named(wanted: str, near: str) -> None:
     assert near in presets.nearest(wanted, presets.names("gpus"))
 
@@ -179,7 +251,9 @@ def test_every_recipe_says_its_bytes(name: str) -> None:
     states = [estimate(job, stage).memory.gpu.states_bytes for stage in range(4)]
     assert states == sorted(states, reverse=True)
     if {row.of for row in recipe.rows if row.kind != "copies"} <= {"all", "trainable"}:
-        bare = Job.model_validate({"model": {"params": 256_000}, "cluster": {"gpus": 1}, "recipe": name})
+        bare = Job.model_validate(
+            {"model": {"params": 256_000}, "cluster": {"gpus": 1}, "recipe": name}
+        )
         assert estimate(bare, 0).memory.gpu.states_bytes == recipe.bytes_per_parameter * 256_000
 
 

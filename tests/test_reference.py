@@ -1,6 +1,7 @@
 """Reference figures (tests/data/reference.json), each with its source: one test a row.
 
-A row is a job, a stage, a quantity and what it must be. Tolerance 0 means equal; any other has its reason in the row.
+A row is a job, a stage, a quantity and what it must be. Tolerance 0 means equal; any other has its
+reason in the row.
 """
 
 from __future__ import annotations
@@ -13,26 +14,33 @@ from typing import Any
 import pytest
 
 from zerocalc.estimator import estimate
-from zerocalc.modules.rank import rank
 from zerocalc.results import Estimate
 from zerocalc.schedule import VOLUME_FACTOR, Collective
+from zerocalc.sharding.rank import rank
 from zerocalc.spec.job import Job
 from zerocalc.spec.recipe import DTYPE_BYTES
-from zerocalc.traffic.ends import SOURCE as ENDS_SOURCE
+from zerocalc.traffic.vocab_parallel import SOURCE as ENDS_SOURCE
 
-ROWS: list[dict[str, Any]] = json.loads((Path(__file__).parent / "data" / "reference.json").read_text("utf-8"))
+ROWS: list[dict[str, Any]] = json.loads(
+    (Path(__file__).parent / "data" / "reference.json").read_text("utf-8")
+)
 FIELDS = {"id", "source", "assumptions", "job", "stage", "quantity", "expected", "tolerance"}
 
 
 def chosen(answer: Estimate, words: str) -> list[Collective]:
-    """The collectives that match every word: a phase, an operation or a group; of tensor parallelism those of layers, which is what papers count."""
+    """The collectives that match every word: a phase, an operation or a group; of tensor
+    parallelism those of layers, which is what papers count.
+    """
     every = [c for c in answer.communication.collectives if c.source != ENDS_SOURCE]
     return [c for c in every if set(words.split()) <= {c.moment, c.op, c.group}]
 
 
 def elements(collectives: list[Collective]) -> int:
     """Elements moved, an all-reduce twice."""
-    return sum(VOLUME_FACTOR.get(c.op, 1) * c.tensor_bytes * c.count // DTYPE_BYTES[c.dtype] for c in collectives)
+    return sum(
+        VOLUME_FACTOR.get(c.op, 1) * c.tensor_bytes * c.count // DTYPE_BYTES[c.dtype]
+        for c in collectives
+    )
 
 
 def of_kind(answer: Estimate, kind: str) -> int:
@@ -54,7 +62,9 @@ def layer_activations(answer: Estimate) -> int:
     return sum(
         t.bytes
         for t in answer.memory.gpu.terms
-        if t.kind == "activations" and t.moments[0] == "forward" and t.name.removesuffix(" activations") in {"attention", "mlp", "norms"}
+        if t.kind == "activations"
+        and t.moments[0] == "forward"
+        and t.name.removesuffix(" activations") in {"attention", "mlp", "norms"}
     )
 
 
@@ -71,7 +81,9 @@ QUANTITIES: dict[str, Callable[[Estimate], float | None]] = {
     "states_bytes": lambda answer: answer.memory.gpu.states_bytes,
     "states_gb": lambda answer: answer.memory.gpu.states_bytes / 1e9,
     "optimizer_bytes": lambda answer: of_kind(answer, "optimizer"),
-    "reserved_less_peak": lambda answer: answer.memory.gpu.reserved_bytes - answer.memory.gpu.peak_bytes,
+    "reserved_less_peak": lambda answer: (
+        answer.memory.gpu.reserved_bytes - answer.memory.gpu.peak_bytes
+    ),
     "layer_activations": layer_activations,
     "host_bytes_per_node": host_bytes,
     "host_sent_bytes": lambda answer: answer.communication.host_bytes_per_gpu,

@@ -9,14 +9,16 @@ from typing import Any
 import pytest
 
 from zerocalc import presets
-from zerocalc.counting import count_parameters
-from zerocalc.interop.huggingface import model_from_config
-from zerocalc.modules.stored import matrix_bytes
+from zerocalc.huggingface.config import model_from_config
+from zerocalc.model.checkpoint_bytes import matrix_bytes
+from zerocalc.model.counting import count_parameters
 from zerocalc.presets import PresetError, load
 from zerocalc.spec.quantisation import Quantisation
 
 DATA = Path(__file__).parent / "data"
-MEASURED: list[dict[str, Any]] = json.loads((DATA / "measured_quantised.json").read_text("utf-8"))["rows"]
+MEASURED: list[dict[str, Any]] = json.loads((DATA / "measured_quantised.json").read_text("utf-8"))[
+    "rows"
+]
 FORMATS = presets.names("quantisations")
 
 
@@ -33,7 +35,12 @@ def of_row(name: str) -> Quantisation:
         return form(f"{method}-4bit", bits=int(words[0]), scale_columns=max(0, int(words[1])))
     if method == "fp8":
         rows, columns = map(int, words[0].split("x")) if words[0] != "None" else (0, 0)
-        return form("fp8", scale_rows=rows, scale_columns=columns, tensor_bytes=4 if words[1] == "static" else 0)
+        return form(
+            "fp8",
+            scale_rows=rows,
+            scale_columns=columns,
+            tensor_bytes=4 if words[1] == "static" else 0,
+        )
     if method == "fbgemm_fp8":
         return form("fp8", scale_rows=1, scale_columns=0)
     return {
@@ -41,7 +48,9 @@ def of_row(name: str) -> Quantisation:
         "pack 4 32 asym": form("packed-4bit", scale_columns=32, zero_points=True),
         "pack 8 channel": form("packed-4bit", bits=8, scale_columns=0),
         "float 8 channel dynamic": form("fp8", scale_rows=1, scale_columns=0, scale_bytes=2),
-        "float 8 tensor static": form("fp8", scale_rows=0, scale_columns=0, scale_bytes=2, tensor_bytes=2),
+        "float 8 tensor static": form(
+            "fp8", scale_rows=0, scale_columns=0, scale_bytes=2, tensor_bytes=2
+        ),
         "float 8 block": form("fp8", scale_bytes=2),
         "int 8 channel dynamic": form("int8", scale_bytes=2),
         "nvfp4": form("mxfp4", scale_columns=16, tensor_bytes=4),
@@ -49,13 +58,17 @@ def of_row(name: str) -> Quantisation:
     }[name.removeprefix("compressed ")]
 
 
-@pytest.mark.parametrize("row", MEASURED, ids=lambda row: f"{row['format']}-{row['shape'][0]}x{row['shape'][1]}")
+@pytest.mark.parametrize(
+    "row", MEASURED, ids=lambda row: f"{row['format']}-{row['shape'][0]}x{row['shape'][1]}"
+)
 def test_a_layer_takes_what_was_measured(row: dict[str, Any]) -> None:
     sizes = matrix_bytes(of_row(row["format"]), *row["shape"])
     assert sizes.total == row["total"]
     packed = ("packed", "qweight", "weight", "weight_packed")
     assert sizes.weights == sum(row["bytes"].get(part, 0) for part in packed)
-    assert sizes.zero_points == row["bytes"].get("qzeros", 0) + row["bytes"].get("weight_zero_point", 0)
+    assert sizes.zero_points == row["bytes"].get("qzeros", 0) + row["bytes"].get(
+        "weight_zero_point", 0
+    )
     assert sizes.indices == row["bytes"].get("g_idx", 0)
 
 
@@ -64,12 +77,19 @@ def test_every_format_was_measured() -> None:
     assert {of_row(row["format"]).name for row in MEASURED} == set(FORMATS)
 
 
-CONFIGS: dict[str, Any] = {name: entry["config"] for name, entry in json.loads((DATA / "measured_params.json").read_text("utf-8"))["models"].items()}
+CONFIGS: dict[str, Any] = {
+    name: entry["config"]
+    for name, entry in json.loads((DATA / "measured_params.json").read_text("utf-8"))[
+        "models"
+    ].items()
+}
 
 
 @pytest.mark.parametrize("name", CONFIGS)
 def test_parts_sum_up(name: str) -> None:
-    """For every format: bytes by component and by purpose are the same bytes, and more bits take more of them."""
+    """For every format: bytes by component and by purpose are the same bytes, and more bits take
+    more of them.
+    """
     model = model_from_config(CONFIGS[name], name)
     sizes = {}
     for preset in FORMATS:
@@ -80,7 +100,15 @@ def test_parts_sum_up(name: str) -> None:
             assert not counts.components["experts"]
             continue
         assert counts.stored_bytes == sum(kept.components.values())
-        assert counts.stored_bytes == kept.weights + kept.scales + kept.zero_points + kept.indices + kept.codebooks + kept.not_quantised
+        assert (
+            counts.stored_bytes
+            == kept.weights
+            + kept.scales
+            + kept.zero_points
+            + kept.indices
+            + kept.codebooks
+            + kept.not_quantised
+        )
         assert set(kept.components) == set(counts.components)
         sizes[preset] = counts.stored_bytes
     assert sizes["nf4-double"] < sizes["nf4"] < sizes["int8"] < 2 * counts.total
@@ -88,15 +116,30 @@ def test_parts_sum_up(name: str) -> None:
 
 
 def test_a_model_that_is_not_quantised_is_stored_in_its_dtype() -> None:
-    for dtype, size in (("float64", 8), ("float32", 4), ("bfloat16", 2), ("torch.float16", 2), ("float8_e4m3fn", 1), ("float8_e5m2", 1)):
-        counts = count_parameters(model_from_config({**CONFIGS["llama3-8b"], "torch_dtype": dtype}, "config.json"))
+    for dtype, size in (
+        ("float64", 8),
+        ("float32", 4),
+        ("bfloat16", 2),
+        ("torch.float16", 2),
+        ("float8_e4m3fn", 1),
+        ("float8_e5m2", 1),
+    ):
+        counts = count_parameters(
+            model_from_config({**CONFIGS["llama3-8b"], "torch_dtype": dtype}, "config.json")
+        )
         assert counts.stored_bytes == size * 8_030_261_248
         assert not counts.notes
-    assert count_parameters(model_from_config(CONFIGS["llama3-8b"], "config.json")).notes == ("stored in bf16, 2 bytes a parameter",)
+    assert count_parameters(model_from_config(CONFIGS["llama3-8b"], "config.json")).notes == (
+        "stored in bf16, 2 bytes a parameter",
+    )
 
 
 @pytest.mark.parametrize("dtype", ["float7", "int8", "", 5, True, [], {}])
 def test_a_dtype_that_weights_are_not_kept_in_is_refused(dtype: Any) -> None:
     for key in ("torch_dtype", "dtype"):
-        with pytest.raises(PresetError, match=f"^config.json: {key}: .* is not a dtype that weights are kept in, such as bfloat16 or float32$"):
+        with pytest.raises(
+            PresetError,
+            match=f"^config.json: {key}: .* is not a dtype that weights are kept in, such as "
+            "bfloat16 or float32$",
+        ):
             model_from_config({**CONFIGS["llama3-8b"], key: dtype}, "config.json")

@@ -1,4 +1,6 @@
-"""Standard output and error of every sort: closed, full, narrow, or in an encoding without symbols."""
+"""Standard output and error of every sort: closed, full, narrow, or in an encoding without
+symbols.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,18 @@ from zerocalc.render.plain import PLAIN, plain, plain_for
 
 BARE = "plan --params 10B --gpus 64"
 BAD = "plan --params 10Q --gpus 64"
-ANSWERS = [BARE, f"{BARE} --json", f"{BARE} --format csv", "paper", "presets", "presets gpus", "params gpt2", "--help", "plan --help", "--version"]
+ANSWERS = [
+    BARE,
+    f"{BARE} --json",
+    f"{BARE} --format csv",
+    "paper",
+    "presets",
+    "presets gpus",
+    "params gpt2",
+    "--help",
+    "plan --help",
+    "--version",
+]
 NO_OUTPUT = "error: standard output: it is closed, so there is nowhere to print to\n"
 
 
@@ -31,7 +44,11 @@ def test_an_answer_that_cannot_be_printed_is_an_error(line: str) -> None:
     assert (closed.status, closed.err) == (2, NO_OUTPUT)
     full = shell(f"zerocalc {line} >/dev/full")
     assert (full.status, full.err) == (2, "error: standard output: No space left on device\n")
-    assert shell(f"zerocalc {line} >&- 2>&-").status == shell(f"zerocalc {line} >/dev/full 2>/dev/full").status == 2
+    assert (
+        shell(f"zerocalc {line} >&- 2>&-").status
+        == shell(f"zerocalc {line} >/dev/full 2>/dev/full").status
+        == 2
+    )
 
 
 def test_bad_input_is_told_before_a_closed_output() -> None:
@@ -41,7 +58,9 @@ def test_bad_input_is_told_before_a_closed_output() -> None:
     assert ran.err.count("\n") == 1
 
 
-@pytest.mark.parametrize("columns", ["0", "1", "-5", "", " ", "²", "eighty", "9" * 5000, "000", "80.5"])
+@pytest.mark.parametrize(
+    "columns", ["0", "1", "-5", "", " ", "²", "eighty", "9" * 5000, "000", "80.5"]
+)
 @pytest.mark.parametrize("line", [BARE, "paper", "step --params 1B --gpus 4", "presets"])
 def test_a_width_that_is_none_is_no_width(columns: str, line: str) -> None:
     at_80 = run(*line.split())
@@ -61,7 +80,9 @@ def test_every_formula_has_a_plain_text(text: str) -> None:
 
 def test_everything_we_write_has_a_plain_text() -> None:
     files = [*(ROOT / "zerocalc").rglob("*.py"), *(ROOT / "presets").rglob("*.toml")]
-    letters = {letter for file in files if file.name != "plain.py" for letter in file.read_text("utf-8")}
+    letters = {
+        letter for file in files if file.name != "plain.py" for letter in file.read_text("utf-8")
+    }
     assert len([letter for letter in letters if not letter.isascii()]) > 10
     assert not [letter for letter in letters if "?" in plain(letter) and letter != "?"]
     assert all(spelled.isascii() for spelled in PLAIN.values())
@@ -75,9 +96,19 @@ def test_greek_and_accents() -> None:
 
 @pytest.mark.parametrize("encoding", ["ascii", "cp1252", "latin-1", "cp437", "koi8-r"])
 @pytest.mark.parametrize(
-    "line", [BARE, f"explain {BARE[5:]}", "paper zero-table1", "paper", "step --params 1B --gpus 4", f"{BARE} --format markdown"]
+    "line",
+    [
+        BARE,
+        f"explain {BARE[5:]}",
+        "paper zero-table1",
+        "paper",
+        "step --params 1B --gpus 4",
+        f"{BARE} --format markdown",
+    ],
 )
-def test_symbols_are_spelled_where_the_encoding_lacks_them(encoding: str, line: str, tmp_path: Path) -> None:
+def test_symbols_are_spelled_where_the_encoding_lacks_them(
+    encoding: str, line: str, tmp_path: Path
+) -> None:
     file = tmp_path / "out"
     assert shell(f"PYTHONIOENCODING={encoding} zerocalc {line} > {file}").err == ""
     text = file.read_bytes().decode(encoding)
@@ -90,7 +121,11 @@ def test_symbols_are_spelled_where_the_encoding_lacks_them(encoding: str, line: 
 
 def test_columns_stay_straight_in_ascii() -> None:
     out = shell("PYTHONIOENCODING=ascii zerocalc plan --params 10B --gpus 64").out
-    rows = [line for line in out.splitlines() if re.match(r"weights|gradients|model states|  in all|traffic|  of DDP", line)]
+    rows = [
+        line
+        for line in out.splitlines()
+        if re.match(r"weights|gradients|model states|  in all|traffic|  of DDP", line)
+    ]
     assert len(rows) == 7
     assert len({len(line) for line in rows}) == 1
 
@@ -104,7 +139,10 @@ def test_json_in_ascii_keeps_its_texts() -> None:
 
 def test_an_error_in_ascii() -> None:
     ran = shell("PYTHONIOENCODING=ascii zerocalc plan --params １B --gpus 8")
-    assert (ran.status, ran.err) == (2, "error: --params: '?B' is not a count such as 10B, 350M or 7.5e9\n")
+    assert (ran.status, ran.err) == (
+        2,
+        "error: --params: '?B' is not a count such as 10B, 350M or 7.5e9\n",
+    )
 
 
 NARROW = [

@@ -1,4 +1,6 @@
-"""`explain --term`: entries by name, by kind, and by the rows of a plan's table; anything else is refused."""
+"""`explain --term`: entries by name, by kind, and by the rows of a plan's table; anything else is
+refused.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,7 @@ import pytest
 
 from tests.running import refused, run, run_line
 from zerocalc import Job, plan
-from zerocalc.explained import row_name
+from zerocalc.answers.explain import row_name
 from zerocalc.render.plans import memory_rows, traffic_rows
 
 ARCHITECTURE = "--model llama-3-8b --gpus 8 --gpu h100-80g --seq 8192"
@@ -26,28 +28,69 @@ def test_every_row_of_a_plan_can_be_explained(label: str) -> None:
 
 
 def test_rows_of_other_plans() -> None:
-    assert run_line("explain --params 1B --gpus 8 --no-defragment --term 'with fragmentation'").status == 0
-    assert run_line("explain --params 1B --gpus 8 --recipe megatron --term 'known peak, at'").status == 0
-    assert [row_name(text) for text in ("C_B", "sent per GPU, MB", "Known Peak, at", "to spare (-: lacking)", "", "mlp")] == [
-        *("buffers", "sent per gpu", "in all", "with fragmentation", "", "")
-    ]
+    assert (
+        run_line("explain --params 1B --gpus 8 --no-defragment --term 'with fragmentation'").status
+        == 0
+    )
+    assert (
+        run_line("explain --params 1B --gpus 8 --recipe megatron --term 'known peak, at'").status
+        == 0
+    )
+    assert [
+        row_name(text)
+        for text in (
+            "C_B",
+            "sent per GPU, MB",
+            "Known Peak, at",
+            "to spare (-: lacking)",
+            "",
+            "mlp",
+        )
+    ] == [*("buffers", "sent per gpu", "in all", "with fragmentation", "", "")]
 
 
 @pytest.mark.parametrize("stage", range(4))
 def test_what_a_row_names_sums_to_the_rows_figure(stage: int) -> None:
     answer = plan(Job.model_validate({**JOB, "zero": {"stage": stage}})).candidates[0]
-    for term, total in (("model states", answer.memory.gpu.states_bytes), ("peak", answer.memory.gpu.peak_bytes)):
+    for term, total in (
+        ("model states", answer.memory.gpu.states_bytes),
+        ("peak", answer.memory.gpu.peak_bytes),
+    ):
         ran = run("explain", *ARCHITECTURE.split(), "--stage", str(stage), "--term", term)
         assert f"= {total:,} bytes" in " ".join(ran.out.split())
-        terms = json.loads(run("explain", *ARCHITECTURE.split(), "--stage", str(stage), "--term", term, "--json").out)["stages"][0]["terms"]
+        terms = json.loads(
+            run(
+                "explain", *ARCHITECTURE.split(), "--stage", str(stage), "--term", term, "--json"
+            ).out
+        )["stages"][0]["terms"]
         assert sum(entry["bytes"] for entry in terms) == total
-    sent = json.loads(run("explain", *ARCHITECTURE.split(), "--stage", str(stage), "--term", "sent per GPU", "--json").out)["stages"][0][
-        "collectives"
-    ]
+    sent = json.loads(
+        run(
+            "explain",
+            *ARCHITECTURE.split(),
+            "--stage",
+            str(stage),
+            "--term",
+            "sent per GPU",
+            "--json",
+        ).out
+    )["stages"][0]["collectives"]
     assert sum(call["sent_bytes"] for call in sent) == answer.communication.sent_bytes_per_gpu
 
 
-@pytest.mark.parametrize("term", ["gathered layers", "weights", "dp", "buffers (C_B)", "logits", "all_gather", "optimizer", "mlp"])
+@pytest.mark.parametrize(
+    "term",
+    [
+        "gathered layers",
+        "weights",
+        "dp",
+        "buffers (C_B)",
+        "logits",
+        "all_gather",
+        "optimizer",
+        "mlp",
+    ],
+)
 @pytest.mark.parametrize("stage", ["0", "1", "0,1,2,3"])
 def test_no_heading_is_empty(term: str, stage: str) -> None:
     ran = run("explain", *ARCHITECTURE.split(), "--stage", stage, "--term", term)
@@ -85,10 +128,15 @@ def test_terms_that_are_none(term: str, words: str) -> None:
 def test_a_check_that_cannot_be_made_says_so() -> None:
     unknown = run_line("plan --params 1B --gpus 8 --check")
     assert unknown.status == 1
-    assert unknown.err == "--check: what fits is unknown: --gpu or --gpu-memory says what there is\n"
+    assert (
+        unknown.err == "--check: what fits is unknown: --gpu or --gpu-memory says what there is\n"
+    )
     assert unknown.out == run_line("plan --params 1B --gpus 8").out
     partly = run_line("plan --params 1B --gpus 8 --gpu h100-80g --check --json")
-    assert (partly.status, partly.err) == (1, "--check: what fits is unknown: not all memory is known\n")
+    assert (partly.status, partly.err) == (
+        1,
+        "--check: what fits is unknown: not all memory is known\n",
+    )
     for flags, status in (("--params 10T", 1), ("--layers 4 --hidden 512 --heads 8 --seq 128", 0)):
         known = run_line(f"plan {flags} --gpus 8 --gpu h100-80g --check")
         assert (known.status, known.err) == (status, "")

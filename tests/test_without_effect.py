@@ -10,15 +10,36 @@ from tests.running import refused, run_line
 
 DENSE = "--model llama-3-8b --gpus 8 --seq 512"
 ROWS = [
-    (f"{DENSE} --recompute selective --recompute-modules moe --attention eager", "--recompute-modules moe (no layer has moe)"),
-    (f"{DENSE} --recompute full --recompute-modules mlp", "--recompute-modules mlp (modules are named for --recompute selective)"),
+    (
+        f"{DENSE} --recompute selective --recompute-modules moe --attention eager",
+        "--recompute-modules moe (no layer has moe)",
+    ),
+    (
+        f"{DENSE} --recompute full --recompute-modules mlp",
+        "--recompute-modules mlp (modules are named for --recompute selective)",
+    ),
     (f"{DENSE} --reentrant", "--reentrant (nothing is recomputed)"),
-    (f"{DENSE} --recompute full --recompute-every 40", "--recompute-every 40 (beyond the 32 layers: one is recomputed)"),
-    (f"{DENSE} --tokens 1T", "--tokens (days and GPU-hours need the time of a step: --gpu, an architecture and --seq)"),
-    ("--params 1B --gpus 8 --gpu h100-80g --tokens 1T", "--tokens (days and GPU-hours need the time of a step: --gpu, an architecture and --seq)"),
+    (
+        f"{DENSE} --recompute full --recompute-every 40",
+        "--recompute-every 40 (beyond the 32 layers: one is recomputed)",
+    ),
+    (
+        f"{DENSE} --tokens 1T",
+        "--tokens (days and GPU-hours need the time of a step: --gpu, an architecture and --seq)",
+    ),
+    (
+        "--params 1B --gpus 8 --gpu h100-80g --tokens 1T",
+        "--tokens (days and GPU-hours need the time of a step: --gpu, an architecture and --seq)",
+    ),
     (f"{DENSE} --cublas-workspace 64MiB", "--cublas-workspace (--workspaces counts it)"),
-    ("--model mamba-2.8b --gpus 8 --seq 512 --attention eager", "--attention eager (no layer has attention)"),
-    ("--model mamba-2.8b --gpus 8 --seq 512 --recompute selective", "--recompute selective (no layer has core_attn)"),
+    (
+        "--model mamba-2.8b --gpus 8 --seq 512 --attention eager",
+        "--attention eager (no layer has attention)",
+    ),
+    (
+        "--model mamba-2.8b --gpus 8 --seq 512 --recompute selective",
+        "--recompute selective (no layer has core_attn)",
+    ),
 ]
 WITH_EFFECT = [
     f"{DENSE} --recompute selective --recompute-modules mlp --attention eager",
@@ -32,12 +53,19 @@ WITH_EFFECT = [
 
 @pytest.mark.parametrize(("line", "words"), ROWS, ids=[line for line, _ in ROWS])
 def test_what_changes_nothing_is_said(line: str, words: str) -> None:
-    assert [note for note in json.loads(run_line(f"plan {line} --json").out)["notes"] if "without effect" in note] == [f"without effect: {words}"]
+    assert [
+        note
+        for note in json.loads(run_line(f"plan {line} --json").out)["notes"]
+        if "without effect" in note
+    ] == [f"without effect: {words}"]
 
 
 @pytest.mark.parametrize("line", WITH_EFFECT)
 def test_what_changes_something_is_not(line: str) -> None:
-    assert not any("without effect" in note for note in json.loads(run_line(f"plan {line} --json").out)["notes"])
+    assert not any(
+        "without effect" in note
+        for note in json.loads(run_line(f"plan {line} --json").out)["notes"]
+    )
 
 
 @pytest.mark.parametrize("model", ["bloom-560m", "tests/data/configs/flan-t5-xxl.json"])
@@ -46,8 +74,14 @@ def test_attention_of_a_class_that_has_no_fused_one(model: str) -> None:
     said = refused(run_line(f"{line} --framework deepspeed"))
     assert said.endswith("only unfused attention is known: --attention eager counts it")
     assert run_line(f"{line} --framework deepspeed --attention eager").status == 0
-    assert any("--attention eager counts it" in note for note in json.loads(run_line(f"{line} --json").out)["notes"])
-    assert not any("unfused" in note for note in json.loads(run_line(f"{line} --attention eager --json").out)["notes"])
+    assert any(
+        "--attention eager counts it" in note
+        for note in json.loads(run_line(f"{line} --json").out)["notes"]
+    )
+    assert not any(
+        "unfused" in note
+        for note in json.loads(run_line(f"{line} --attention eager --json").out)["notes"]
+    )
 
 
 def test_a_model_without_attention_is_not_said_to_have_some() -> None:

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from zerocalc.counting import Counts as Counts
-    from zerocalc.counting import count_parameters as count_parameters
-    from zerocalc.document import to_json as to_json
+    from zerocalc.answers.document import to_json as to_json
+    from zerocalc.answers.planner import plan as plan
     from zerocalc.estimator import estimate as estimate
-    from zerocalc.interop.huggingface import load_model as load_model
-    from zerocalc.planner import plan as plan
+    from zerocalc.huggingface.config import load_model as load_model
+    from zerocalc.model.counting import Counts as Counts
+    from zerocalc.model.counting import count_parameters as count_parameters
     from zerocalc.results import Estimate as Estimate
     from zerocalc.results import Plan as Plan
     from zerocalc.spec.cluster import Cluster as Cluster
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "Cluster": "spec.cluster",
-    "Counts": "counting",
+    "Counts": "model.counting",
     "Estimate": "results",
     "Framework": "spec.framework",
     "Gpu": "spec.cluster",
@@ -44,13 +44,15 @@ _HOMES = {
     "Recipe": "spec.recipe",
     "Training": "spec.training",
     "Zero": "spec.zero",
-    "count_parameters": "counting",
+    "count_parameters": "model.counting",
     "estimate": "estimator",
-    "load_model": "interop.huggingface",
-    "plan": "planner",
-    "to_json": "document",
+    "load_model": "huggingface.config",
+    "plan": "answers.planner",
+    "to_json": "answers.document",
 }
-"""Where each public name lives; imported when first asked for, so that a command loads only what it uses."""
+"""Where each public name lives; imported when first asked for, so that a command loads only what it
+uses.
+"""
 
 __all__ = [  # noqa: PLE0604 - names, spelled once
     "__version__",

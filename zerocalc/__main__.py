@@ -8,7 +8,8 @@ import os
 
 def main() -> None:
     """Run the program, set up for a short life."""
-    # A start makes very many objects and hardly a cycle: looking for cycles again and again takes 7 % of the time.
+    # A start makes very many objects and hardly a cycle: looking for cycles again and again takes 7
+    # % of the time.
     gc.set_threshold(1_000_000)
     # No plugin of pydantic that happens to be installed has a say here, and none is looked for.
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")

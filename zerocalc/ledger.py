@@ -1,4 +1,6 @@
-"""Moments, terms and the ledger that joins them: where memory is at each instant of a training step."""
+"""Moments, terms and the ledger that joins them: where memory is at each instant of a training
+step.
+"""
 
 from __future__ import annotations
 
@@ -18,9 +20,11 @@ AnyRatio: TypeAlias = Ratio[Any]
 
 @dataclass_transform(frozen_default=True)
 def record(cls: type[T]) -> type[T]:
-    """A dataclass with slots that the type checker takes as frozen (a really frozen one costs twice as much to make).
+    """A dataclass with slots that the type checker takes as frozen (a really frozen one costs twice
+    as much to make).
 
-    Comparison and text are the same functions for all: writing and compiling them for each class is a good part of a start.
+    Comparison and text are the same functions for all: writing and compiling them for each class is
+    a good part of a start.
     """
     made: Any = dataclass(slots=True, repr=False, eq=False, match_args=False)(cls)
     made.__eq__, made.__repr__, made.__hash__ = _equal, _shown, None
@@ -34,7 +38,9 @@ def _names(one: Any) -> Iterable[str]:
 
 
 def _equal(one: Any, other: object) -> bool:
-    return type(one) is type(other) and all(getattr(one, name) == getattr(other, name) for name in _names(one))
+    return type(one) is type(other) and all(
+        getattr(one, name) == getattr(other, name) for name in _names(one)
+    )
 
 
 def _shown(one: Any) -> str:
@@ -45,17 +51,31 @@ def _shown(one: Any) -> str:
 Moment = Literal["load", "forward", "loss", "backward_start", "backward_end", "step"]
 Tier = Literal["gpu", "cpu", "nvme"]
 Kind = Literal[
-    "weights", "gradients", "optimizer", "copies", "activations", "checkpoints", "logits", "buffers", "gathered", "runtime", "fragmentation"
+    "weights",
+    "gradients",
+    "optimizer",
+    "copies",
+    "activations",
+    "checkpoints",
+    "logits",
+    "buffers",
+    "gathered",
+    "runtime",
+    "fragmentation",
 ]
 
 MOMENTS: tuple[Moment, ...] = ("load", "forward", "loss", "backward_start", "backward_end", "step")
-"""Instants of a step, in order: `forward` is its end, `loss` when the logits' gradient exists, `backward_start` with all activations and
-no new gradient, `backward_end` with all gradients and the first layer's working set (the largest's where layers differ). Between those two
-memory is linear in depth."""
+"""Instants of a step, in order: `forward` is its end, `loss` when the logits' gradient exists,
+`backward_start` with all activations and no new gradient, `backward_end` with all gradients and the
+first layer's working set (the largest's where layers differ). Between those two memory is linear in
+depth.
+"""
 
 STATE_KINDS = frozenset({"weights", "gradients", "optimizer"})
 ACTIVATION_KINDS = frozenset({"activations", "checkpoints", "logits"})
-DYNAMIC_KINDS = frozenset({"gradients", "copies", "activations", "checkpoints", "logits", "buffers", "gathered"})
+DYNAMIC_KINDS = frozenset(
+    {"gradients", "copies", "activations", "checkpoints", "logits", "buffers", "gathered"}
+)
 """Kinds that come and go within a step: what fragmentation is a fraction of."""
 
 
@@ -68,13 +88,17 @@ def span(first: Moment, last: Moment) -> tuple[Moment, ...]:
     return MOMENTS[MOMENTS.index(first) : MOMENTS.index(last) + 1]
 
 
-_BOUNDS = {MOMENTS[first:end]: (first, end) for end in range(1, len(MOMENTS) + 1) for first in range(end)}
+_BOUNDS = {
+    MOMENTS[first:end]: (first, end) for end in range(1, len(MOMENTS) + 1) for first in range(end)
+}
 """Every span of moments, as the index of its first moment and the index after its last."""
 
 
 @record
 class Term:
-    """An amount of memory: how large, on which tier, when it is alive (a span of moments), and the formula that says so."""
+    """An amount of memory: how large, on which tier, when it is alive (a span of moments), and the
+    formula that says so.
+    """
 
     name: str
     kind: Kind
@@ -88,10 +112,27 @@ class Term:
 
 
 def term(
-    name: str, kind: Kind, moments: tuple[Moment, ...], formula: Formula[P], assumption: str | None = None, /, *args: P.args, **inputs: P.kwargs
+    name: str,
+    kind: Kind,
+    moments: tuple[Moment, ...],
+    formula: Formula[P],
+    assumption: str | None = None,
+    /,
+    *args: P.args,
+    **inputs: P.kwargs,
 ) -> Term:
     """A term on the GPU whose bytes are what ``formula`` gives for ``inputs`` (keywords only)."""
-    return Term(name, kind, "gpu", formula.function(*args, **inputs), moments, formula, inputs, formula.source, assumption)  # type: ignore[arg-type]
+    return Term(
+        name,
+        kind,
+        "gpu",
+        formula.function(*args, **inputs),
+        moments,
+        formula,
+        inputs,  # type: ignore[arg-type]
+        formula.source,
+        assumption,
+    )
 
 
 def replaced(entry: T, **changes: Any) -> T:
@@ -109,11 +150,15 @@ class Block:
 
     @cached_property
     def sums(self) -> tuple[int, ...]:
-        """The block's part of the ledger's sums by moment; for those who keep blocks and add their sums."""
+        """The block's part of the ledger's sums by moment; for those who keep blocks and add their
+        sums.
+        """
         return sums_by_moment(self.terms)
 
 
-def block(terms: Iterable[Term], unknown: tuple[str, ...] = (), assumptions: tuple[str, ...] = ()) -> Block:
+def block(
+    terms: Iterable[Term], unknown: tuple[str, ...] = (), assumptions: tuple[str, ...] = ()
+) -> Block:
     """A block of ``terms``."""
     return Block(tuple(terms), unknown, assumptions)
 
@@ -123,7 +168,8 @@ EMPTY = block(())
 
 def sums_by_moment(terms: Iterable[Term]) -> tuple[int, ...]:
     """Bytes on the GPU at each moment, fragmentation aside."""
-    # What appears at each moment less what is gone by then, summed up at the end: two additions a term however long it lives.
+    # What appears at each moment less what is gone by then, summed up at the end: two additions a
+    # term however long it lives.
     change = [0] * (len(MOMENTS) + 1)
     for entry in terms:
         if entry.tier == "gpu" and entry.kind != "fragmentation":
@@ -154,11 +200,21 @@ class Ledger:
 
     def alive(self, moment: Moment) -> tuple[Term, ...]:
         """The GPU terms alive at a moment, fragmentation aside."""
-        return tuple(t for t in self.terms if moment in t.moments and t.tier == "gpu" and t.kind != "fragmentation")
+        return tuple(
+            t
+            for t in self.terms
+            if moment in t.moments and t.tier == "gpu" and t.kind != "fragmentation"
+        )
 
     def total(self, kinds: frozenset[str], moment: Moment | None = None) -> int:
         """Bytes on the GPU of all terms of some kinds, or of those alive at a moment."""
-        return sum([t.bytes for t in self.terms if t.kind in kinds and t.tier == "gpu" and (moment is None or moment in t.moments)])
+        return sum(
+            [
+                t.bytes
+                for t in self.terms
+                if t.kind in kinds and t.tier == "gpu" and (moment is None or moment in t.moments)
+            ]
+        )
 
 
 def join(blocks: Iterable[Block]) -> Ledger:
@@ -170,4 +226,9 @@ def join(blocks: Iterable[Block]) -> Ledger:
         terms += part.terms
         unknown += part.unknown
         assumptions += part.assumptions
-    return Ledger(tuple(terms), sums_by_moment(terms), tuple(dict.fromkeys(unknown)), tuple(dict.fromkeys(assumptions)))
+    return Ledger(
+        tuple(terms),
+        sums_by_moment(terms),
+        tuple(dict.fromkeys(unknown)),
+        tuple(dict.fromkeys(assumptions)),
+    )

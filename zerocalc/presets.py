@@ -1,4 +1,6 @@
-"""Presets: one TOML file a thing, each with its source; a user's own TOML or JSON file works wherever a preset's name does."""
+"""Presets: one TOML file a thing, each with its source; a user's own TOML or JSON file works
+wherever a preset's name does.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,18 @@ import stat
 from pathlib import Path
 from typing import Any
 
-KINDS = ("models", "gpus", "nodes", "recipes", "frameworks", "implementations", "losses", "families", "quantisations", "papers")
+KINDS = (
+    "models",
+    "gpus",
+    "nodes",
+    "recipes",
+    "frameworks",
+    "implementations",
+    "losses",
+    "families",
+    "quantisations",
+    "papers",
+)
 TABLES = ("targets",)
 """Data that lies beside the presets and is not chosen by name."""
 
@@ -20,7 +33,9 @@ REFERENCES = {
 """Fields of a preset that name another one, and of which kind that is."""
 
 LARGEST_FILE = 2_000_000
-"""Bytes. A description of a job, a model or a preset is a few kilobytes; anything this large is another kind of file."""
+"""Bytes. A description of a job, a model or a preset is a few kilobytes; anything this large is
+another kind of file.
+"""
 STANDARD_INPUT = "standard input"
 """What errors call it."""
 PATIENCE = 2.0
@@ -32,48 +47,71 @@ class PresetError(ValueError):
 
 
 def folder() -> Path:
-    """Where the presets lie: beside the package when installed, at the top of a checkout otherwise."""
+    """Where the presets lie: beside the package when installed, at the top of a checkout
+    otherwise.
+    """
     installed = Path(__file__).with_name("_presets")
     return installed if installed.is_dir() else Path(__file__).parent.with_name("presets")
 
 
 def names(kind: str) -> list[str]:
-    """The names of all presets of a kind, sorted as a person would: numbers by value, models by family and then by size."""
-    return sorted((file.stem for file in (folder() / kind).glob("*.toml")), key=_by_size if kind == "models" else _natural)
+    """The names of all presets of a kind, sorted as a person would: numbers by value, models by
+    family and then by size.
+    """
+    return sorted(
+        (file.stem for file in (folder() / kind).glob("*.toml")),
+        key=_by_size if kind == "models" else _natural,
+    )
 
 
 def _natural(name: str) -> list[tuple[int, int, str]]:
     import re
 
-    return [(1, int(part), "") if part.isdigit() else (0, 0, part) for part in re.split(r"([0-9]+)", name)]
+    return [
+        (1, int(part), "") if part.isdigit() else (0, 0, part)
+        for part in re.split(r"([0-9]+)", name)
+    ]
 
 
 def _by_size(name: str) -> tuple[list[tuple[int, int, str]], float, list[tuple[int, int, str]]]:
     """A model's family, its parameters as its name has them, and the rest of the name.
 
-    >>> sorted(["x-1.3b", "x-13b", "x-111m", "x-2-7b", "gpt2-xl", "gpt2-medium", "gpt2"], key=_by_size)
+    >>> sorted(["x-1.3b", "x-13b", "x-111m", "x-2-7b", "gpt2-xl", "gpt2-medium", "gpt2"],
+    ...     key=_by_size)
     ['gpt2', 'gpt2-medium', 'gpt2-xl', 'x-111m', 'x-1.3b', 'x-13b', 'x-2-7b']
     """
     import re
 
-    from zerocalc.units import COUNT_SUFFIXES
+    from zerocalc.quantities import COUNT_SUFFIXES
 
     sized = re.fullmatch(r"(.+?)-(\d+(?:\.\d+)?)([kmbt])(-.*)?", name)
     if sized:
-        return _natural(sized[1]), float(sized[2]) * COUNT_SUFFIXES[sized[3].upper()], _natural(sized[4] or "")
+        return (
+            _natural(sized[1]),
+            float(sized[2]) * COUNT_SUFFIXES[sized[3].upper()],
+            _natural(sized[4] or ""),
+        )
     family, _, word = name.rpartition("-")
     order = ("small", "medium", "large", "xl")
-    return (_natural(family), 1.0 + order.index(word), []) if word in order else (_natural(name), 0.0, [])
+    return (
+        (_natural(family), 1.0 + order.index(word), [])
+        if word in order
+        else (_natural(name), 0.0, [])
+    )
 
 
 def nearest(wanted: str, known: list[str] | tuple[str, ...], cutoff: float = 0.5) -> str:
-    """A clause that names the known names closest to an unknown one, or nothing where none is as close as ``cutoff`` (1: the same)."""
+    """A clause that names the known names closest to an unknown one, or nothing where none is as
+    close as ``cutoff`` (1: the same).
+    """
     import difflib
 
     lower = wanted.lower()
     same = {name.lower(): name for name in known}
     starting = [name for name in known if lower and name.lower().startswith(lower)]
-    close = [same[name] for name in difflib.get_close_matches(lower, list(same), n=3, cutoff=cutoff)]
+    close = [
+        same[name] for name in difflib.get_close_matches(lower, list(same), n=3, cutoff=cutoff)
+    ]
     found = list(dict.fromkeys([*starting, *close]))[:3]
     return f"; nearest: {', '.join(found)}" if found else ""
 
@@ -84,8 +122,12 @@ def is_preset(kind: str, name: str) -> bool:
 
 
 def is_path(name: str) -> bool:
-    """Whether a name that is no preset's can only be meant as a file: by its look, or because there is one."""
-    return bool(name) and (os.sep in name or name.lower().endswith((".toml", ".json")) or _exists(name))
+    """Whether a name that is no preset's can only be meant as a file: by its look, or because there
+    is one.
+    """
+    return bool(name) and (
+        os.sep in name or name.lower().endswith((".toml", ".json")) or _exists(name)
+    )
 
 
 def _exists(path: str) -> bool:
@@ -98,19 +140,28 @@ def _exists(path: str) -> bool:
 def load(kind: str, name: str) -> dict[str, Any]:
     """The table of a preset, or of the TOML or JSON file that ``name`` is the path of.
 
-    What a file names by a relative path lies beside that file. Raises `PresetError`, with one line that says what would be right.
+    What a file names by a relative path lies beside that file. Raises `PresetError`, with one line
+    that says what would be right.
     """
     if is_preset(kind, name):
         return parse_toml((folder() / kind / f"{name}.toml").read_text("utf-8"), name)
     if not is_path(name):
-        from zerocalc.units import shown
+        from zerocalc.quantities import shown
 
-        raise PresetError(f"{shown(name)} is not a preset{nearest(name, names(kind))} (zerocalc presets {kind} lists them)")
+        raise PresetError(
+            f"{shown(name)} is not a preset{nearest(name, names(kind))} (zerocalc presets "
+            f"{kind} lists them)"
+        )
     table = read_table(name)
     if "model_type" in table:
-        raise PresetError(f"{label(name)} is a Hugging Face config; zerocalc.load_model reads it (on the command line --model does)")
+        raise PresetError(
+            f"{label(name)} is a Hugging Face config; zerocalc.load_model reads it (on the "
+            "command line --model does)"
+        )
     for field, other in REFERENCES.get(kind, {}).items():
-        table |= {field: beside(name, other, table[field])} if isinstance(table.get(field), str) else {}
+        table |= (
+            {field: beside(name, other, table[field])} if isinstance(table.get(field), str) else {}
+        )
     return table
 
 
@@ -132,7 +183,12 @@ def parse(text: str, path: str, name: str | None = None) -> dict[str, Any]:
     shown_as = label(path) if name is None else name
     if path.lower().endswith(".toml"):
         return parse_toml(text, shown_as)
-    if path.lower().endswith(".json") or not text.strip() or text.lstrip().startswith("{") or _is_json(text):
+    if (
+        path.lower().endswith(".json")
+        or not text.strip()
+        or text.lstrip().startswith("{")
+        or _is_json(text)
+    ):
         return parse_json(text, shown_as)
     try:
         return parse_toml(text, shown_as)
@@ -172,7 +228,9 @@ def parse_json(text: str, name: str) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise PresetError(f"{name} is not valid JSON: {_one_line(error)}") from None
     if not isinstance(value, dict):
-        kind = {list: "a list", str: "a text", type(None): "null", bool: "a truth value"}.get(type(value), "a number")
+        kind = {list: "a list", str: "a text", type(None): "null", bool: "a truth value"}.get(
+            type(value), "a number"
+        )
         raise PresetError(f"{name} holds {kind}; a JSON object is wanted")
     return value
 
@@ -182,14 +240,15 @@ def _once_each(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(table) < len(pairs):
         seen: set[str] = set()
         twice = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
-        from zerocalc.units import shown
+        from zerocalc.quantities import shown
 
         raise PresetError(f"the key {shown(twice)} stands twice")
     return table
 
 
 def visible(value: Any) -> Any:
-    r"""What a file holds, with texts that print as they read: what a terminal would obey is written out, and a line end is a space.
+    r"""What a file holds, with texts that print as they read: what a terminal would obey is written
+    out, and a line end is a space.
 
     >>> visible({"title": "a\nb", "notes": ["\x1b[2J"]})
     {'title': 'a b', 'notes': ['\\x1b[2J']}
@@ -197,7 +256,10 @@ def visible(value: Any) -> Any:
     if isinstance(value, str):
         if value.isprintable():
             return value
-        spelled = "".join(" " if c.isspace() else c if c.isprintable() else c.encode("unicode_escape").decode() for c in value)
+        spelled = "".join(
+            " " if c.isspace() else c if c.isprintable() else c.encode("unicode_escape").decode()
+            for c in value
+        )
         return " ".join(spelled.split())
     if isinstance(value, dict):
         return {visible(key): visible(item) for key, item in value.items()}
@@ -210,13 +272,20 @@ def label(path: str) -> str:
 
 
 def read_text(path: str) -> str:
-    """The text of a small file or pipe that somebody named; never more than `LARGEST_FILE` of it is read.
+    """The text of a small file or pipe that somebody named; never more than `LARGEST_FILE` of it is
+    read.
 
     Raises `PresetError` where it is missing, neither file nor pipe, too large, or not UTF-8.
     """
     try:
         # Opening a named pipe would wait for a writer; this way reading says whether there is one.
-        descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0) | getattr(os, "O_BINARY", 0))
+        descriptor = os.open(
+            path,
+            os.O_RDONLY
+            | getattr(os, "O_NONBLOCK", 0)
+            | getattr(os, "O_NOCTTY", 0)
+            | getattr(os, "O_BINARY", 0),
+        )
         try:
             return decode(_read_small(descriptor, path), label(path))
         finally:
@@ -224,12 +293,16 @@ def read_text(path: str) -> str:
     except (OSError, ValueError) as error:
         if isinstance(error, PresetError):
             raise
-        reason = error.strerror if isinstance(error, OSError) and error.strerror else "not a usable path"
+        reason = (
+            error.strerror if isinstance(error, OSError) and error.strerror else "not a usable path"
+        )
         raise PresetError(f"{label(path)}: {reason[:1].lower()}{reason[1:]}") from None
 
 
 def read_standard_input() -> str:
-    """The text that standard input holds, as that of a file. Raises `PresetError` where there is none, and `OSError` where it cannot be read."""
+    """The text that standard input holds, as that of a file. Raises `PresetError` where there is
+    none, and `OSError` where it cannot be read.
+    """
     import sys
 
     if sys.stdin is None:
@@ -278,7 +351,10 @@ def _piped(descriptor: int, path: str) -> bytes:
 def decode(data: bytes, label: str) -> str:
     """UTF-8 text of at most `LARGEST_FILE` bytes, or `PresetError`."""
     if len(data) > LARGEST_FILE:
-        raise PresetError(f"{label} is larger than {LARGEST_FILE // 1_000_000} MB; that is no job, model or preset")
+        raise PresetError(
+            f"{label} is larger than {LARGEST_FILE // 1_000_000} MB; that is no job, model "
+            "or preset"
+        )
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError:

@@ -15,7 +15,9 @@ Verdict = Literal["fits", "does_not_fit", "unknown"]
 
 @record
 class AtPeak:
-    """The peak, split; the three sum to it [bytes]. What is not known counts nowhere: `GpuMemory.activations_known` and ``unknown`` say so."""
+    """The peak, split; the three sum to it [bytes]. What is not known counts nowhere:
+    `GpuMemory.activations_known` and ``unknown`` say so.
+    """
 
     states_bytes: int
     activations_bytes: int
@@ -24,7 +26,9 @@ class AtPeak:
 
 @record
 class GpuMemory:
-    """One GPU's memory [bytes]. ``states_bytes`` sums every state row, whenever it is alive: the paper's figure."""
+    """One GPU's memory [bytes]. ``states_bytes`` sums every state row, whenever it is alive: the
+    paper's figure.
+    """
 
     states_bytes: int
     peak_bytes: int
@@ -40,8 +44,9 @@ class GpuMemory:
 
 @record
 class HostMemory:
-    """Memory of one node beside its GPUs [bytes]: at least, and at most with what page-locked allocations are rounded up by (terms of kind
-    "fragmentation", which count nowhere else); ``capacity_bytes`` is what the node has, if that is known.
+    """Memory of one node beside its GPUs [bytes]: at least, and at most with what page-locked
+    allocations are rounded up by (terms of kind "fragmentation", which count nowhere else);
+    ``capacity_bytes`` is what the node has, if that is known.
     """
 
     bytes_per_node: int
@@ -52,7 +57,9 @@ class HostMemory:
     @property
     def lacking_bytes(self) -> int:
         """What is missing at least; 0 where it suffices or the capacity is unknown."""
-        return 0 if self.capacity_bytes is None else max(0, self.bytes_per_node - self.capacity_bytes)
+        return (
+            0 if self.capacity_bytes is None else max(0, self.bytes_per_node - self.capacity_bytes)
+        )
 
 
 @record
@@ -66,10 +73,12 @@ class Memory:
 
 @record
 class Communication:
-    """Traffic of one optimizer step on one rank: the paper's volume (elements over the rank's parameters) and the ring's bytes.
+    """Traffic of one optimizer step on one rank: the paper's volume (elements over the rank's
+    parameters) and the ring's bytes.
 
-    ``unknown`` names what is sent too and is in no figure; with any of it ``sent_bytes_per_gpu`` is the known part. ``inter_node_bytes_per_card``
-    is each network card's part of what a node's GPUs send to other nodes, where it is known how many cards there are; ``placements`` say of each of
+    ``unknown`` names what is sent too and is in no figure; with any of it ``sent_bytes_per_gpu`` is
+    the known part. ``inter_node_bytes_per_card`` is each network card's part of what a node's GPUs
+    send to other nodes, where it is known how many cards there are; ``placements`` say of each of
     the ``collectives`` where its bytes go.
     """
 
@@ -98,7 +107,9 @@ class TimePart:
 
 @record
 class Figure:
-    """A figure that follows from a step's time, as a row of a plan's table names it, and the formula that says so."""
+    """A figure that follows from a step's time, as a row of a plan's table names it, and the
+    formula that says so.
+    """
 
     name: str
     value: float
@@ -109,12 +120,15 @@ class Figure:
 
 @record
 class Timing:
-    """One optimizer step in time [s], its FLOPs on all GPUs, and what follows: utilisation of the dense peak, tokens, days. ``parts``: what the step
-    consists of, and each collective by itself; ``figures``: what follows.
+    """One optimizer step in time [s], its FLOPs on all GPUs, and what follows: utilisation of the
+    dense peak, tokens, days. ``parts``: what the step consists of, and each collective by itself;
+    ``figures``: what follows.
 
-    ``mfu`` counts the model's FLOPs, ``hfu`` what is computed again too. ``unhidable_communication_seconds``: those beside which nothing computes,
-    whatever the network. ``hidden_above_bytes_per_second_per_node``: from this bandwidth of a node's network on, computing hides all other
-    communication; ``None`` where none of it crosses, or what goes inside nodes alone takes longer.
+    ``mfu`` counts the model's FLOPs, ``hfu`` what is computed again too.
+    ``unhidable_communication_seconds``: those beside which nothing computes, whatever the network.
+    ``hidden_above_bytes_per_second_per_node``: from this bandwidth of a node's network on,
+    computing hides all other communication; ``None`` where none of it crosses, or what goes inside
+    nodes alone takes longer.
     """
 
     step_seconds: float
@@ -138,7 +152,9 @@ class Timing:
 
 @record
 class Estimate:
-    """One candidate: a job at one ZeRO stage. ``pipeline_stage``: whose figures these are, 1 the first; ``None`` where all stages count alike."""
+    """One candidate: a job at one ZeRO stage. ``pipeline_stage``: whose figures these are, 1 the
+    first; ``None`` where all stages count alike.
+    """
 
     name: str
     stage: int

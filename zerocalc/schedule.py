@@ -1,4 +1,6 @@
-"""Collectives and the schedule of them: what is sent, when, by which operation, in one optimizer step."""
+"""Collectives and the schedule of them: what is sent, when, by which operation, in one optimizer
+step.
+"""
 
 from __future__ import annotations
 
@@ -10,28 +12,50 @@ from zerocalc.formulas.formula import Formula
 from zerocalc.ledger import record
 
 Phase = Literal["forward", "backward", "step"]
-Op = Literal["all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "all_to_all", "send_recv", "copy"]
+Op = Literal[
+    "all_reduce",
+    "all_gather",
+    "reduce_scatter",
+    "broadcast",
+    "reduce",
+    "all_to_all",
+    "send_recv",
+    "copy",
+]
 Group = Literal["dp", "tp", "pp", "cp", "ep", "etp", "edp", "host"]
-"""Ranks that send each other something: data-, tensor-, pipeline-, context- and expert-parallel ones; those that divide an expert, and those that
-hold the same experts."""
+"""Ranks that send each other something: data-, tensor-, pipeline-, context- and expert-parallel
+ones; those that divide an expert, and those that hold the same experts.
+"""
 Fabric = Literal["node", "network", "pcie", "nvme"]
 AnyFormula: TypeAlias = Formula[Any]
 
 VOLUME_FACTOR: dict[Op, int] = {
-    "all_reduce": 2, "all_gather": 1, "reduce_scatter": 1, "broadcast": 1, "reduce": 1, "all_to_all": 1, "send_recv": 1, "copy": 1,
-}  # fmt: skip
-"""[ZeRO] §7.1: an all-reduce moves its tensor twice, every other collective once, as the ranks grow without bound."""
+    "all_reduce": 2,
+    "all_gather": 1,
+    "reduce_scatter": 1,
+    "broadcast": 1,
+    "reduce": 1,
+    "all_to_all": 1,
+    "send_recv": 1,
+    "copy": 1,
+}
+"""[ZeRO] §7.1: an all-reduce moves its tensor twice, every other collective once, as the ranks grow
+without bound.
+"""
 
 POINT_TO_POINT: frozenset[Op] = frozenset({"copy", "send_recv"})
 NETWORK_FABRICS = frozenset({"node", "network"})
 HOST_TRAFFIC = "host traffic"
-"""What an answer calls copies to and from the host where they are unknown; other unknown traffic is the network's."""
+"""What an answer calls copies to and from the host where they are unknown; other unknown traffic is
+the network's.
+"""
 
 
 @record
 class Collective:
-    """Calls of one operation in one phase. ``tensor_bytes`` is what one call handles (the gathered size, a reduce-scatter's input);
-    ``sent_bytes`` what one rank sends in all ``count`` calls. ``spacing``: GPUs, in the order of ranks, from one member of the group to the next.
+    """Calls of one operation in one phase. ``tensor_bytes`` is what one call handles (the gathered
+    size, a reduce-scatter's input); ``sent_bytes`` what one rank sends in all ``count`` calls.
+    ``spacing``: GPUs, in the order of ranks, from one member of the group to the next.
     """
 
     moment: Phase
@@ -53,9 +77,11 @@ class Collective:
 
 @record
 class Placement:
-    """Where one GPU's bytes of a collective go [bytes]: to others of its node, of which ``members`` belong to the group, or over the network.
+    """Where one GPU's bytes of a collective go [bytes]: to others of its node, of which ``members``
+    belong to the group, or over the network.
 
-    ``hierarchical_bytes``: what would cross the network if the members of a node first reduced, or last gathered, among themselves.
+    ``hierarchical_bytes``: what would cross the network if the members of a node first reduced, or
+    last gathered, among themselves.
     """
 
     members: int
@@ -76,8 +102,15 @@ class Link:
 
 
 def collective(
-    link: Link, moment: Phase, op: Op, what: str, dtype: str, tensor_bytes: int, count: int, overlapped: bool = False
-) -> Collective:  # fmt: skip
+    link: Link,
+    moment: Phase,
+    op: Op,
+    what: str,
+    dtype: str,
+    tensor_bytes: int,
+    count: int,
+    overlapped: bool = False,
+) -> Collective:
     """A collective whose ``sent_bytes`` follow from its operation."""
     ranks = link.ranks
     if op in POINT_TO_POINT:
@@ -89,14 +122,29 @@ def collective(
         inputs = {"ranks": ranks, "tensor_bytes": tensor_bytes, "count": count}
         sent = formula.function(ranks=ranks, tensor_bytes=tensor_bytes, count=count)
     return Collective(
-        moment, op, what, dtype, tensor_bytes, count, link.group, ranks, link.fabric, sent, overlapped, formula, inputs, link.source,
+        moment,
+        op,
+        what,
+        dtype,
+        tensor_bytes,
+        count,
+        link.group,
+        ranks,
+        link.fabric,
+        sent,
+        overlapped,
+        formula,
+        inputs,
+        link.source,
         link.spacing,
-    )  # fmt: skip
+    )
 
 
 @record
 class Schedule:
-    """The collectives of one optimizer step on one rank, in order, and the element size of each dtype in them."""
+    """The collectives of one optimizer step on one rank, in order, and the element size of each
+    dtype in them.
+    """
 
     collectives: tuple[Collective, ...]
 
@@ -105,11 +153,19 @@ class Schedule:
         return sum([c.sent_bytes for c in self.collectives if c.fabric in fabrics])
 
     def volume_elements(self, dtype_bytes: dict[str, int]) -> int:
-        """Data-parallel elements per rank and step as the ranks grow without bound: [ZeRO]'s convention (§7).
+        """Data-parallel elements per rank and step as the ranks grow without bound: [ZeRO]'s
+        convention (§7).
 
-        ``dtype_bytes``: of one element; for a quantised dtype, of the element that it stands for ([++] counts so: int8 for 16 bits is half).
+        ``dtype_bytes``: of one element; for a quantised dtype, of the element that it stands for
+        ([++] counts so: int8 for 16 bits is half).
         """
-        return sum([VOLUME_FACTOR[c.op] * c.tensor_bytes * c.count // dtype_bytes[c.dtype] for c in self.collectives if c.group in ("dp", "edp")])
+        return sum(
+            [
+                VOLUME_FACTOR[c.op] * c.tensor_bytes * c.count // dtype_bytes[c.dtype]
+                for c in self.collectives
+                if c.group in ("dp", "edp")
+            ]
+        )
 
 
 def merge(parts: Iterable[Iterable[Collective]]) -> Schedule:

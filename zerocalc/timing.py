@@ -1,4 +1,6 @@
-"""How long a step takes: computing, communication that nothing hides, the pipeline's bubble, the optimizer's update."""
+"""How long a step takes: computing, communication that nothing hides, the pipeline's bubble, the
+optimizer's update.
+"""
 
 from __future__ import annotations
 
@@ -20,15 +22,22 @@ from zerocalc.formulas.compute import (
 )
 from zerocalc.formulas.formula import Formula, Ratio, ceil_div
 from zerocalc.ledger import STATE_KINDS, record
-from zerocalc.modules.compute import Work
-from zerocalc.modules.rank import Rank
 from zerocalc.results import Figure, TimePart, Timing
 from zerocalc.schedule import Collective, Phase, Placement, Schedule
+from zerocalc.sharding.rank import Rank
+from zerocalc.sharding.work import Work
 from zerocalc.spec.job import Job
 from zerocalc.spec.recipe import DTYPE_BYTES
 from zerocalc.traffic.placement import NETWORK_LATENCY_SECONDS, NODE_LATENCY_SECONDS, hops, placed
 
-STEP, MFU, HFU, TOKENS, DAYS, GPU_HOURS = "time per step", "MFU", "HFU", "tokens per second", "days", "GPU-hours"
+STEP, MFU, HFU, TOKENS, DAYS, GPU_HOURS = (
+    "time per step",
+    "MFU",
+    "HFU",
+    "tokens per second",
+    "days",
+    "GPU-hours",
+)
 """The rows of a plan's table that follow from a step's time."""
 SECONDS = ("compute_seconds", "exposed_seconds", "bubble_seconds", "update_seconds")
 """What a step consists of, in the order of `Timing.parts`."""
@@ -53,8 +62,11 @@ class Transfer:
     hops_seconds: float
 
 
-def timing(job: Job, work: Work | None, holds: Rank, stage: int, schedule: Schedule) -> Timing | None:
-    """The time of one optimizer step; ``None`` where the work, the GPU's speed or the links that are used are not known.
+def timing(
+    job: Job, work: Work | None, holds: Rank, stage: int, schedule: Schedule
+) -> Timing | None:
+    """The time of one optimizer step; ``None`` where the work, the GPU's speed or the links that
+    are used are not known.
 
     ``stage``: as which the recipe's rows are sharded. Pipeline stages are taken to compute alike.
     """
@@ -69,15 +81,29 @@ def timing(job: Job, work: Work | None, holds: Rank, stage: int, schedule: Sched
     figures = _flops(work, micro_batches)
     model, done = (int(figure.value) for figure in figures)
     efficiency = job.training.kernel_efficiency or job.cluster.kernel_efficiency[0]
-    computing = _part("computing", compute_seconds, flops=done / job.model_parallel, peak_flops_per_second=peak, efficiency=efficiency)
+    computing = _part(
+        "computing",
+        compute_seconds,
+        flops=done / job.model_parallel,
+        peak_flops_per_second=peak,
+        efficiency=efficiency,
+    )
     forward = computing.seconds * micro_batches * work.forward / done
-    available: dict[Phase, float] = {"forward": forward, "backward": computing.seconds - forward, "step": 0.0}
+    available: dict[Phase, float] = {
+        "forward": forward,
+        "backward": computing.seconds - forward,
+        "step": 0.0,
+    }
     exposed = _exposed(transfers, available)
     busy = computing.seconds + sum(t.alone for t in transfers if t.entry.group in UNSHARDED)
     bubble = _part(
-        "pipeline's bubble", bubble_seconds, busy_seconds=busy, pipeline_parallel=job.parallel.pp, micro_batches=micro_batches,
+        "pipeline's bubble",
+        bubble_seconds,
+        busy_seconds=busy,
+        pipeline_parallel=job.parallel.pp,
+        micro_batches=micro_batches,
         interleave=job.parallel.interleave,
-    )  # fmt: skip
+    )
     parts = (computing, exposed, bubble, update)
     figures += _figures(job, peak, model, done, parts)
     values = {figure.name: figure.value for figure in figures}
@@ -104,23 +130,39 @@ def timing(job: Job, work: Work | None, holds: Rank, stage: int, schedule: Sched
 
 def _flops(work: Work, micro_batches: int) -> list[Figure]:
     """FLOPs of a step on the GPUs of one replica: the model's, and with what is computed again."""
-    passes = {"micro_batches": micro_batches, "forward_flops": work.forward, "backward_flops": work.backward}
+    passes = {
+        "micro_batches": micro_batches,
+        "forward_flops": work.forward,
+        "backward_flops": work.backward,
+    }
     return [
         _figure("FLOPs of the model, a replica", step_flops, **passes, recomputed_flops=0),
         _figure("FLOPs in all, a replica", step_flops, **passes, recomputed_flops=work.recomputed),
     ]
 
 
-def _figures(job: Job, peak: int, model: int, done: int, parts: tuple[TimePart, ...]) -> list[Figure]:
+def _figures(
+    job: Job, peak: int, model: int, done: int, parts: tuple[TimePart, ...]
+) -> list[Figure]:
     """What follows from the parts of a step's time, and a replica's FLOPs."""
     training, gpus = job.training, job.cluster.gpus
-    total = _figure(STEP, step_seconds, **dict(zip(SECONDS, [part.seconds for part in parts], strict=True)))
+    total = _figure(
+        STEP, step_seconds, **dict(zip(SECONDS, [part.seconds for part in parts], strict=True))
+    )
     machine = {"gpus": gpus, "peak_flops_per_second": peak, "step_seconds": total.value}
-    used = [_figure(name, utilisation, flops=flops * job.dp, **machine) for name, flops in ((MFU, model), (HFU, done))]
+    used = [
+        _figure(name, utilisation, flops=flops * job.dp, **machine)
+        for name, flops in ((MFU, model), (HFU, done))
+    ]
     tokens = _figure(
-        TOKENS, tokens_per_second, data_parallel=job.dp, micro_batches=training.accumulation, micro_batch=training.micro_batch,
-        seq=training.seq or 0, step_seconds=total.value,
-    )  # fmt: skip
+        TOKENS,
+        tokens_per_second,
+        data_parallel=job.dp,
+        micro_batches=training.accumulation,
+        micro_batch=training.micro_batch,
+        seq=training.seq or 0,
+        step_seconds=total.value,
+    )
     if not training.tokens or not tokens.value:
         return [total, *used, tokens]
     days = _figure(DAYS, training_days, tokens=training.tokens, tokens_per_second=tokens.value)
@@ -136,7 +178,9 @@ def _part(name: str, formula: Ratio[Any], **inputs: float) -> TimePart:
 
 
 def _update(job: Job, holds: Rank, stage: int) -> TimePart | None:
-    """The optimizer's step where its states lie: on the GPU, or on the host, through whose memory those of all of a node's ranks go."""
+    """The optimizer's step where its states lie: on the GPU, or on the host, through whose memory
+    those of all of a node's ranks go.
+    """
     cluster, ranks = job.cluster, 1
     carried = cluster.gpu.memory_bytes_per_second if cluster.gpu else None
     if job.zero.offload_optimizer != "none":
@@ -144,11 +188,18 @@ def _update(job: Job, holds: Rank, stage: int) -> TimePart | None:
     if not carried:
         return None
     states = ranks * _updated_bytes(job, holds, stage)
-    return _part("optimizer's update", update_seconds, passes=UPDATE_PASSES, state_bytes=states, bytes_per_second=carried)
+    return _part(
+        "optimizer's update",
+        update_seconds,
+        passes=UPDATE_PASSES,
+        state_bytes=states,
+        bytes_per_second=carried,
+    )
 
 
 def _updated_bytes(job: Job, holds: Rank, stage: int) -> int:
-    """Bytes of weights, gradients and optimizer states of what a rank updates: its share, where optimizer states are sharded.
+    """Bytes of weights, gradients and optimizer states of what a rank updates: its share, where
+    optimizer states are sharded.
 
     Weights on the GPU are none of what the host updates: they are copied there afterwards.
     """
@@ -158,30 +209,47 @@ def _updated_bytes(job: Job, holds: Rank, stage: int) -> int:
     sharded = any(row.kind == "optimizer" and stage >= row.sharded_from for row in rows)
     total = 0
     for part in holds.parts or (holds,):
-        amounts = [min(part.elements(row.of), part.trainable) // row.per * DTYPE_BYTES[row.dtype] for row in rows]
+        amounts = [
+            min(part.elements(row.of), part.trainable) // row.per * DTYPE_BYTES[row.dtype]
+            for row in rows
+        ]
         total += ceil_div(sum(amounts), part.shards if sharded else 1)
     return total
 
 
 def _exposed(transfers: list[Transfer], available: dict[Phase, float]) -> TimePart:
-    beside = {phase: sum(t.part.seconds - t.alone for t in transfers if t.entry.moment == phase) for phase in ("forward", "backward")}
+    beside = {
+        phase: sum(t.part.seconds - t.alone for t in transfers if t.entry.moment == phase)
+        for phase in ("forward", "backward")
+    }
     return _part(
-        "traffic that nothing hides", exposed_seconds, alone_seconds=sum(t.alone for t in transfers),
-        forward_seconds=beside["forward"], forward_compute_seconds=available["forward"],
-        backward_seconds=beside["backward"], backward_compute_seconds=available["backward"],
-    )  # fmt: skip
+        "traffic that nothing hides",
+        exposed_seconds,
+        alone_seconds=sum(t.alone for t in transfers),
+        forward_seconds=beside["forward"],
+        forward_compute_seconds=available["forward"],
+        backward_seconds=beside["backward"],
+        backward_compute_seconds=available["backward"],
+    )
 
 
 def _transfers(job: Job, schedule: Schedule) -> list[Transfer] | None:
     """Each collective's time; ``None`` where a link is not known."""
-    overlapped = [entry for entry in schedule.collectives if entry.overlapped and entry.group in ("dp", "edp")]
+    overlapped = [
+        entry for entry in schedule.collectives if entry.overlapped and entry.group in ("dp", "edp")
+    ]
     first = next((entry for entry in overlapped if entry.moment == "forward"), None)
-    last = _last([entry for entry in overlapped if entry.moment == "backward" and "gradients" in entry.what])
+    last = _last(
+        [entry for entry in overlapped if entry.moment == "backward" and "gradients" in entry.what]
+    )
     out = []
     for entry in schedule.collectives:
-        # Nothing computes before a micro-batch's first gather, nor after the step's last reduction has begun.
+        # Nothing computes before a micro-batch's first gather, nor after the step's last reduction
+        # has begun.
         calls = job.training.accumulation if entry is first else 1 if id(entry) in last else 0
-        transfer = _transfer(job, entry, min(calls, entry.count) / entry.count if entry.overlapped else 1.0)
+        transfer = _transfer(
+            job, entry, min(calls, entry.count) / entry.count if entry.overlapped else 1.0
+        )
         if transfer is None:
             return None
         out.append(transfer)
@@ -189,31 +257,57 @@ def _transfers(job: Job, schedule: Schedule) -> list[Transfer] | None:
 
 
 def _last(reduced: list[Collective]) -> set[int]:
-    """Of all reductions the last one's calls, by identity: of shards and then of replicas, or in hops.
+    """Of all reductions the last one's calls, by identity: of shards and then of replicas, or in
+    hops.
 
-    Experts on ranks of their own are listed behind all else, but what is reduced last is never among them.
+    Experts on ranks of their own are listed behind all else, but what is reduced last is never
+    among them.
     """
     own = [entry for entry in reduced if entry.group == "dp"] or reduced
     alike = [entry for entry in own if (entry.op == "all_to_all") == (own[-1].op == "all_to_all")]
-    return {id(entry) for entry in {(entry.op, entry.dtype, entry.ranks, entry.spacing): entry for entry in alike}.values()}
+    return {
+        id(entry)
+        for entry in {
+            (entry.op, entry.dtype, entry.ranks, entry.spacing): entry for entry in alike
+        }.values()
+    }
 
 
 def _transfer(job: Job, entry: Collective, alone: float) -> Transfer | None:
-    """All calls of a collective over the link that takes longest; ``alone``: the share of them that nothing runs beside.
+    """All calls of a collective over the link that takes longest; ``alone``: the share of them that
+    nothing runs beside.
 
     ``None`` where a link that is used is not known.
     """
     cluster, where = job.cluster, placed(job, entry)
-    beside = {"pcie": cluster.host_bytes_per_second_per_gpu, "nvme": cluster.nvme_bytes_per_second_per_gpu}
+    beside = {
+        "pcie": cluster.host_bytes_per_second_per_gpu,
+        "nvme": cluster.nvme_bytes_per_second_per_gpu,
+    }
     inside = beside.get(entry.fabric, cluster.intra_node_bytes_per_second)
     across = cluster.inter_node_bytes_per_second_per_gpu
     within = entry.sent_bytes - where.inter_node_bytes
-    links = [(sent, speed) for sent, speed in ((within, inside), (where.inter_node_bytes, across)) if sent]
+    links = [
+        (sent, speed)
+        for sent, speed in ((within, inside), (where.inter_node_bytes, across))
+        if sent
+    ]
     if any(not speed for _, speed in links):
         return None
-    sent, speed = max(((sent, speed or 1) for sent, speed in links), key=lambda link: link[0] / link[1], default=(0, 1))
+    sent, speed = max(
+        ((sent, speed or 1) for sent, speed in links),
+        key=lambda link: link[0] / link[1],
+        default=(0, 1),
+    )
     part = _part(_name(entry), transfer_seconds, **_inputs(entry, where, sent, speed))
-    return Transfer(entry, part, part.seconds * alone, where.inter_node_bytes, within / (inside or 1), part.seconds - sent / speed)
+    return Transfer(
+        entry,
+        part,
+        part.seconds * alone,
+        where.inter_node_bytes,
+        within / (inside or 1),
+        part.seconds - sent / speed,
+    )
 
 
 def _name(entry: Collective) -> str:
@@ -223,20 +317,35 @@ def _name(entry: Collective) -> str:
 def _inputs(entry: Collective, where: Placement, sent: int, speed: int) -> dict[str, float]:
     node_hops, network_hops = hops(entry, where)
     return {
-        "sent_bytes": sent, "bytes_per_second": speed, "count": entry.count, "node_hops": node_hops, "network_hops": network_hops,
-        "node_latency_seconds": NODE_LATENCY_SECONDS, "network_latency_seconds": NETWORK_LATENCY_SECONDS,
-    }  # fmt: skip
+        "sent_bytes": sent,
+        "bytes_per_second": speed,
+        "count": entry.count,
+        "node_hops": node_hops,
+        "network_hops": network_hops,
+        "node_latency_seconds": NODE_LATENCY_SECONDS,
+        "network_latency_seconds": NETWORK_LATENCY_SECONDS,
+    }
 
 
 def _hides(job: Job, transfers: list[Transfer], available: dict[Phase, float]) -> float | None:
-    """The bandwidth of a node's network from which on computing hides all that may run beside it."""
+    """The bandwidth of a node's network from which on computing hides all that may run beside
+    it.
+    """
     needed = []
     for phase in ("forward", "backward"):
-        beside = [(t, 1 - t.alone / t.part.seconds) for t in transfers if t.entry.moment == phase and t.alone < t.part.seconds]
+        beside = [
+            (t, 1 - t.alone / t.part.seconds)
+            for t in transfers
+            if t.entry.moment == phase and t.alone < t.part.seconds
+        ]
         crossing = [int(share * t.crossing_bytes) for t, share in beside]
         if any(crossing):
             left = available[phase] - sum(share * t.hops_seconds for t, share in beside)
             inside = [share * t.inside_seconds for t, share in beside]
-            needed.append(hiding_bytes_per_second(fixed_seconds=inside, crossing_bytes=crossing, available_seconds=left))
+            needed.append(
+                hiding_bytes_per_second(
+                    fixed_seconds=inside, crossing_bytes=crossing, available_seconds=left
+                )
+            )
     known = [each for each in needed if each is not None]
     return max(known) * job.cluster.gpus_per_node if known and len(known) == len(needed) else None

@@ -15,7 +15,7 @@ from zerocalc import __version__
 from zerocalc.cli import streams
 from zerocalc.cli.errors import UserError
 from zerocalc.cli.flags import FLAGS
-from zerocalc.units import shown
+from zerocalc.quantities import shown
 
 COMMANDS = ("plan", "explain", "step", "export", "params", "paper", "presets")
 INTERRUPTED = 130
@@ -24,7 +24,9 @@ HELP_NAMES = {"help_option_names": ["-h", "--help"]}
 
 
 class Sections(TyperCommand):
-    """A command whose plain help groups options under their panels' names, and that spends nothing on options that are not given."""
+    """A command whose plain help groups options under their panels' names, and that spends nothing
+    on options that are not given.
+    """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -33,18 +35,30 @@ class Sections(TyperCommand):
             parameter.process_value = process(parameter.process_value)  # type: ignore[method-assign, assignment]
 
     def make_parser(self, ctx: Any) -> Any:
-        """The parser, which takes no option twice with different values: one of them would not count."""
+        """The parser, which takes no option twice with different values: one of them would not
+        count.
+        """
         parser = super().make_parser(ctx)
-        for option in {id(option): option for option in getattr(parser, "_long_opt", {}).values()}.values():
+        for option in {
+            id(option): option for option in getattr(parser, "_long_opt", {}).values()
+        }.values():
             option.process = partial(_once, option, option.process)
         return parser
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Read the arguments; one that no flag stands before is answered with the flag that was probably meant."""
+        """Read the arguments; one that no flag stands before is answered with the flag that was
+        probably meant.
+        """
         ctx.allow_extra_args = True
         astray = super().parse_args(ctx, args)
         if astray and not ctx.resilient_parsing:
-            raise UserError(_astray(astray[0], ctx.info_name, {option for parameter in self.params for option in parameter.opts}))
+            raise UserError(
+                _astray(
+                    astray[0],
+                    ctx.info_name,
+                    {option for parameter in self.params for option in parameter.opts},
+                )
+            )
         return astray
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
@@ -61,7 +75,9 @@ class Sections(TyperCommand):
 
 
 def _unless_absent(process: Callable[[Any, Any], Any]) -> Any:
-    """Spare typer the validator that it builds for each parameter, be it only to find that there is no value."""
+    """Spare typer the validator that it builds for each parameter, be it only to find that there is
+    no value.
+    """
     return lambda context, value: None if value is None else process(context, value)
 
 
@@ -84,10 +100,21 @@ def _astray(word: str, command: str, options: set[str]) -> str:
     """What to say of an argument that has no place."""
     from zerocalc import presets
 
-    of = next((flag for flag in FLAGS if flag.complete and flag.name in options and presets.is_preset(flag.complete, word)), None)
+    of = next(
+        (
+            flag
+            for flag in FLAGS
+            if flag.complete and flag.name in options and presets.is_preset(flag.complete, word)
+        ),
+        None,
+    )
     if of is None and "--model" in options and presets.is_path(word):
         of = next(flag for flag in FLAGS if flag.path == "model")
-    where = f"give it as {of.name} {presets.label(word)}" if of else f"zerocalc {command} --help lists what {command} takes"
+    where = (
+        f"give it as {of.name} {presets.label(word)}"
+        if of
+        else f"zerocalc {command} --help lists what {command} takes"
+    )
     return f"{presets.label(word)}: stands without a flag; {where}"
 
 
@@ -111,12 +138,20 @@ class Lazy(TyperGroup):
         return list(COMMANDS)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """The command that the first argument names. Raises `UserError` where it names none, with those that there are."""
-        if args and args[0] not in COMMANDS and not ctx.resilient_parsing and not args[0].startswith("-"):
+        """The command that the first argument names. Raises `UserError` where it names none, with
+        those that there are.
+        """
+        if (
+            args
+            and args[0] not in COMMANDS
+            and not ctx.resilient_parsing
+            and not args[0].startswith("-")
+        ):
             from zerocalc.presets import nearest
 
             raise UserError(
-                f"{shown(args[0])} is not a command{nearest(args[0], COMMANDS)}; the commands are {', '.join(COMMANDS)}; --help explains them"
+                f"{shown(args[0])} is not a command{nearest(args[0], COMMANDS)}; the "
+                f"commands are {', '.join(COMMANDS)}; --help explains them"
             )
         return super().resolve_command(ctx, args)
 
@@ -129,7 +164,13 @@ class Lazy(TyperGroup):
         return command
 
 
-app = typer.Typer(cls=Lazy, rich_markup_mode=None, add_completion=True, context_settings=HELP_NAMES, pretty_exceptions_enable=False)
+app = typer.Typer(
+    cls=Lazy,
+    rich_markup_mode=None,
+    add_completion=True,
+    context_settings=HELP_NAMES,
+    pretty_exceptions_enable=False,
+)
 
 
 def new_app() -> typer.Typer:
@@ -143,8 +184,15 @@ def _version(value: bool) -> None:
         raise typer.Exit
 
 
-@app.callback(help="What training a large model under ZeRO or FSDP costs, before a GPU is rented: memory, traffic, what fits.")
-def _root(version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")] = False) -> None:
+@app.callback(
+    help="What training a large model under ZeRO or FSDP costs, before a GPU is rented: memory, "
+    "traffic, what fits."
+)
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
     pass
 
 
@@ -163,7 +211,9 @@ def run(arguments: list[str]) -> int:
         return app(arguments or ["--help"], prog_name="zerocalc", standalone_mode=False) or 0
     except (UserError, ValueError) as error:
         return streams.refuse(_worded(error))
-    except SystemExit:  # typer's answer to a closed pipe, and to nothing else: commands return their status
+    except (
+        SystemExit
+    ):  # typer's answer to a closed pipe, and to nothing else: commands return their status
         return streams.unwritable(BrokenPipeError())
     except OSError as error:  # files are read elsewhere, and their errors worded there
         return streams.unwritable(error)
@@ -174,10 +224,12 @@ def run(arguments: list[str]) -> int:
 
 
 def _worded(error: Exception) -> str:
-    """What to say of bad input; of a contradiction found beyond validation, with the field named by its flag. Any other error is a fault of ours."""
+    """What to say of bad input; of a contradiction found beyond validation, with the field named by
+    its flag. Any other error is a fault of ours.
+    """
     if isinstance(error, UserError):
         return str(error)
-    from zerocalc.cli.blame import about
+    from zerocalc.cli.error_location import about
     from zerocalc.spec.base import FieldError
 
     if not isinstance(error, FieldError):

@@ -1,4 +1,6 @@
-"""`zerocalc explain`: every term and collective with its formula, numbers, source and assumption."""
+"""`zerocalc explain`: every term and collective with its formula, numbers, source and
+assumption.
+"""
 
 from __future__ import annotations
 
@@ -11,18 +13,19 @@ from zerocalc.cli.errors import UserError
 from zerocalc.cli.flags import AsJson, JobFile, job_flags
 from zerocalc.cli.jobs import make_plan
 from zerocalc.cli.streams import print_json
-from zerocalc.units import shown
+from zerocalc.quantities import shown
 
 if TYPE_CHECKING:
     from zerocalc.results import Plan
 
 app = new_app()
 Wanted = Annotated[
-    Optional[str],  # noqa: UP045
+    Optional[str],
     typer.Option(
         "--term",
         metavar="TEXT",
-        help="Only entries of this name or kind, or of a row of plan; activations come tensor by tensor.",
+        help="Only entries of this name or kind, or of a row of plan; activations come tensor "
+        "by tensor.",
         rich_help_panel="Input and output",
     ),
 ]
@@ -30,13 +33,19 @@ Wanted = Annotated[
 
 @app.command(cls=Sections)
 @job_flags
-def explain(*, given: dict[str, Any], job_file: JobFile = None, as_json: AsJson = False, term: Wanted = None) -> int:
-    """Write out every number of a plan: its formula in symbols, the numbers put in, the result, the source, the assumption."""
+def explain(
+    *, given: dict[str, Any], job_file: JobFile = None, as_json: AsJson = False, term: Wanted = None
+) -> int:
+    """Write out every number of a plan: its formula in symbols, the numbers put in, the result, the
+    source, the assumption.
+    """
     answer = make_plan(given, job_file)
-    from zerocalc import explained
+    from zerocalc.answers import explain as explained
 
     explanations = explained.explain(answer, term)
-    if term is not None and not (term.strip() and any(e.terms or e.collectives or e.times for e in explanations)):
+    if term is not None and not (
+        term.strip() and any(e.terms or e.collectives or e.times for e in explanations)
+    ):
         raise UserError(f"--term: {_unknown(term, answer)}")
     if as_json:
         print_json(explained.document(answer, explanations))
@@ -49,14 +58,29 @@ def explain(*, given: dict[str, Any], job_file: JobFile = None, as_json: AsJson 
 
 def _unknown(term: str, answer: Plan) -> str:
     """Why a term has no entry, and which do."""
-    from zerocalc.explained import names, row_name
+    from zerocalc.answers.explain import names, row_name
     from zerocalc.presets import nearest
 
     known = names(answer)
-    if {term.strip().lower(), row_name(term)} & {name for c in answer.candidates for name in c.memory.gpu.unknown}:
-        return f"{shown(term)} is unknown here; give --model, or --layers --hidden --heads, and --seq"
+    if {term.strip().lower(), row_name(term)} & {
+        name for c in answer.candidates for name in c.memory.gpu.unknown
+    }:
+        return (
+            f"{shown(term)} is unknown here; give --model, or --layers --hidden --heads, and --seq"
+        )
     if row_name(term):
         return f"{shown(term)} is nothing in this plan"
-    terms = [t.name for c in answer.candidates for tier in (c.memory.gpu, c.memory.cpu, c.memory.nvme) if tier is not None for t in tier.terms]
-    entries = ", ".join(dict.fromkeys([*terms, *(["time"] if any(c.time for c in answer.candidates) else [])]))
-    return f"{shown(term)} names no entry{nearest(term.strip(), known) or f'; the entries are {entries}'}"
+    terms = [
+        t.name
+        for c in answer.candidates
+        for tier in (c.memory.gpu, c.memory.cpu, c.memory.nvme)
+        if tier is not None
+        for t in tier.terms
+    ]
+    entries = ", ".join(
+        dict.fromkeys([*terms, *(["time"] if any(c.time for c in answer.candidates) else [])])
+    )
+    return (
+        f"{shown(term)} names no "
+        f"entry{nearest(term.strip(), known) or f'; the entries are {entries}'}"
+    )

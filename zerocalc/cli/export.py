@@ -8,35 +8,44 @@ from typing import Annotated, Any
 import typer
 
 from zerocalc.cli import Sections, new_app
-from zerocalc.cli.blame import about
+from zerocalc.cli.error_location import about
 from zerocalc.cli.errors import UserError
 from zerocalc.cli.flags import AsJson, JobFile, job_flags
 from zerocalc.cli.jobs import plan_and_notes
 from zerocalc.cli.streams import print_json, tell
-from zerocalc.interop.targets import FORMS, defaults
+from zerocalc.configs.export import FORMS, defaults
 from zerocalc.presets import nearest
+from zerocalc.quantities import shown
 from zerocalc.results import Estimate, Plan
-from zerocalc.units import shown
 
 app = new_app()
 To = Annotated[
     str,
     typer.Option(
-        "--to", metavar="|".join(FORMS), help=f"What to write: {', '.join(f'{name} ({form})' for name, form in FORMS.items())}.",
-        rich_help_panel="Input and output", autocompletion=lambda: list(FORMS),
+        "--to",
+        metavar="|".join(FORMS),
+        help=f"What to write: {', '.join(f'{name} ({form})' for name, form in FORMS.items())}.",
+        rich_help_panel="Input and output",
+        autocompletion=lambda: list(FORMS),
     ),
-]  # fmt: skip
+]
 
 
 @app.command(cls=Sections)
 @job_flags
-def export(*, given: dict[str, Any], to: To, job_file: JobFile = None, as_json: AsJson = False) -> int:
-    """Write the configuration of the stage that --stage names, or else of the one recommended; what it does not hold is told on standard error."""
+def export(
+    *, given: dict[str, Any], to: To, job_file: JobFile = None, as_json: AsJson = False
+) -> int:
+    """Write the configuration of the stage that --stage names, or else of the one recommended; what
+    it does not hold is told on standard error.
+    """
     if to not in FORMS:
-        raise UserError(f"--to: {shown(to)} is not one of {', '.join(FORMS)}{nearest(to, list(FORMS))}")
+        raise UserError(
+            f"--to: {shown(to)} is not one of {', '.join(FORMS)}{nearest(to, list(FORMS))}"
+        )
     answer, notes = plan_and_notes(given, job_file, defaults(to))
     chosen = _chosen(answer)
-    from zerocalc.interop.targets import write
+    from zerocalc.configs.export import write
     from zerocalc.spec.base import FieldError
 
     try:
@@ -57,7 +66,10 @@ def export(*, given: dict[str, Any], to: To, job_file: JobFile = None, as_json: 
         return 0
     typer.echo(written.text)
     sys.stdout.flush()  # before what is said of it
-    for line in (*(f"not in it: {remark}" for remark in written.remarks), *(f"note: {note}" for note in notes)):
+    for line in (
+        *(f"not in it: {remark}" for remark in written.remarks),
+        *(f"note: {note}" for note in notes),
+    ):
         tell(line)
     return 0
 
@@ -67,7 +79,15 @@ def _chosen(answer: Plan) -> Estimate:
     if len(answer.candidates) == 1:
         return answer.candidates[0]
     if answer.recommended is None:
-        why = "nothing fits" if answer.verdict == "does_not_fit" else "what fits is unknown (--gpu or --gpu-memory says what there is)"
+        why = (
+            "nothing fits"
+            if answer.verdict == "does_not_fit"
+            else "what fits is unknown (--gpu or --gpu-memory says what there is)"
+        )
         stages = ", ".join(str(candidate.stage) for candidate in answer.candidates)
-        raise UserError(f"--stage: say which of {stages} to write; none is recommended, since {why}")
-    return next(candidate for candidate in answer.candidates if candidate.name == answer.recommended.name)
+        raise UserError(
+            f"--stage: say which of {stages} to write; none is recommended, since {why}"
+        )
+    return next(
+        candidate for candidate in answer.candidates if candidate.name == answer.recommended.name
+    )

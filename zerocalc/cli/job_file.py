@@ -1,4 +1,6 @@
-"""A job file: a job alone, or an answer of ours that holds one; anything else is called by what it is."""
+"""A job file: a job alone, or an answer of ours that holds one; anything else is called by what it
+is.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,9 @@ STANDARD_INPUT = presets.STANDARD_INPUT
 
 
 def read(source: str) -> tuple[dict[str, Any], str]:
-    """The job in a file or, for ``-``, on standard input, and what errors call that. Raises `UserError` with one line."""
+    """The job in a file or, for ``-``, on standard input, and what errors call that. Raises
+    `UserError` with one line.
+    """
     try:
         if source == "-":
             name = STANDARD_INPUT
@@ -41,11 +45,19 @@ def _job_in(table: dict[str, Any], name: str) -> dict[str, Any]:
         return table
     version = table.get("schema_version", SCHEMA_VERSION)
     if version != SCHEMA_VERSION:
-        raise PresetError(f"{name} has schema_version {version!r}; this program reads {SCHEMA_VERSION}")
-    beside = [key for key in table if key in Job.model_fields or ("schema_version" not in table and key != "job")]
+        raise PresetError(
+            f"{name} has schema_version {version!r}; this program reads {SCHEMA_VERSION}"
+        )
+    beside = [
+        key
+        for key in table
+        if key in Job.model_fields or ("schema_version" not in table and key != "job")
+    ]
     if beside:
         raise PresetError(
-            f"{name} has a job and, beside it, {', '.join(map(presets.label, beside[:3]))}; put these into the job, or leave one of them out"
+            f"{name} has a job and, beside it, "
+            f"{', '.join(map(presets.label, beside[:3]))}; put these into the job, or "
+            "leave one of them out"
         )
     job = table["job"]
     if not isinstance(job, dict):
@@ -54,10 +66,12 @@ def _job_in(table: dict[str, Any], name: str) -> dict[str, Any]:
 
 
 def _other(table: dict[str, Any]) -> str:
-    """What a table is that is no job, and what would be right; nothing where it is one, or is empty."""
+    """What a table is that is no job, and what would be right; nothing where it is one, or is
+    empty.
+    """
     fields = list(Job.model_fields)
     if table.keys() - set(fields):
-        from zerocalc.interop.config_file import described
+        from zerocalc.configs.config_file import described
 
         configuration = described(table)
         if configuration:
@@ -76,7 +90,9 @@ def _known(table: dict[str, Any]) -> str:
     if {"model_type", "architectures"} & table.keys():
         return "is a Hugging Face config; --model reads it"
     if "schema_version" in table:
-        command = "params" if "components" in table else "paper" if "tables" in table else "a command"
+        command = (
+            "params" if "components" in table else "paper" if "tables" in table else "a command"
+        )
         return f"is an answer of {command}, without a job; plan --json writes one that has it"
     if table.keys() <= set(presets.KINDS):
         return "is a list of presets; a job names them in its fields (plan --json writes one)"
@@ -93,4 +109,10 @@ def _described() -> dict[str, type[Spec]]:
     from zerocalc.spec.model import Model
     from zerocalc.spec.recipe import Recipe
 
-    return {"--model": Model, "--gpu": Gpu, "--node": Node, "--recipe": Recipe, "--framework": Framework}
+    return {
+        "--model": Model,
+        "--gpu": Gpu,
+        "--node": Node,
+        "--recipe": Recipe,
+        "--framework": Framework,
+    }

@@ -1,4 +1,6 @@
-"""From flags and files to a Job: the job file below, a tool's configuration over it, presets, single flags on top; then the one validation."""
+"""From flags and files to a Job: the job file below, a tool's configuration over it, presets,
+single flags on top; then the one validation.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +11,10 @@ from typing import Any, TypeVar
 from pydantic import ValidationError
 
 from zerocalc import presets
-from zerocalc.cli.blame import NAMED, Written, about
+from zerocalc.cli.error_location import NAMED, Written, about
 from zerocalc.cli.errors import UserError
 from zerocalc.cli.flags import CONFIG, COUNT_WITH, COUNTERS, FLAG_OF_PATH
-from zerocalc.cli.layers import call_by_change, make_way
+from zerocalc.cli.overrides import call_by_change, make_way
 from zerocalc.presets import PresetError
 from zerocalc.results import Plan
 from zerocalc.spec.base import FieldError, Spec, explain
@@ -30,12 +32,15 @@ def make_plan(given: dict[str, Any], job_file: str | None) -> Plan:
     return plan_and_notes(given, job_file)[0]
 
 
-def plan_and_notes(given: dict[str, Any], job_file: str | None, usual: dict[str, str] | None = None) -> tuple[Plan, tuple[str, ...]]:
-    """The plan, and what is to be said of a tool's configuration; ``usual`` are the fields to take where no framework is named.
+def plan_and_notes(
+    given: dict[str, Any], job_file: str | None, usual: dict[str, str] | None = None
+) -> tuple[Plan, tuple[str, ...]]:
+    """The plan, and what is to be said of a tool's configuration; ``usual`` are the fields to take
+    where no framework is named.
 
     Raises `UserError` with one line.
     """
-    from zerocalc.planner import plan
+    from zerocalc.answers.planner import plan
 
     written = Written(given)
     try:
@@ -51,7 +56,11 @@ def _job(written: Written, job_file: str | None, usual: dict[str, str]) -> Job:
     if counter is not None and "model" not in given:
         raise UserError("--count-with: counts a config.json, which --model names")
     data = _read_job(written, job_file) if job_file is not None else {}
-    named = {path: _named(NAMED[path], value, FLAG_OF_PATH[path], counter=counter) for path, value in given.items() if path in NAMED}
+    named = {
+        path: _named(NAMED[path], value, FLAG_OF_PATH[path], counter=counter)
+        for path, value in given.items()
+        if path in NAMED
+    }
     if config is not None:
         given, named = _over_config(written, config, given, named, data)
     if _unnamed(data.get("framework"), usual) and "framework" not in given:
@@ -74,31 +83,56 @@ def _job(written: Written, job_file: str | None, usual: dict[str, str]) -> Job:
 
 
 def _unnamed(framework: Any, usual: dict[str, str]) -> bool:
-    """Whether a job says nothing of a tool's framework: it has none, or the one that stands where none was named, which no tool runs."""
-    return bool(usual) and (framework is None or (isinstance(framework, dict) and framework.get("name") == DEFAULT_FRAMEWORK))
+    """Whether a job says nothing of a tool's framework: it has none, or the one that stands where
+    none was named, which no tool runs.
+    """
+    return bool(usual) and (
+        framework is None
+        or (isinstance(framework, dict) and framework.get("name") == DEFAULT_FRAMEWORK)
+    )
 
 
 def _as_run(
-    written: Written, usual: dict[str, str], given: dict[str, Any], named: dict[str, Any], below: dict[str, Any]
+    written: Written,
+    usual: dict[str, str],
+    given: dict[str, Any],
+    named: dict[str, Any],
+    below: dict[str, Any],
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Flags, and the tables of those that are names, with what is usual for a tool where neither they nor the job below say otherwise."""
-    from zerocalc.interop.settings import Known
+    """Flags, and the tables of those that are names, with what is usual for a tool where neither
+    they nor the job below say otherwise.
+    """
+    from zerocalc.configs.reader import Known
 
     known = Known(given, below)
-    added = {path: value for path, value in usual.items() if path in NAMED or known.value(path) is None}
-    written.notes.append(f"counted with {' '.join(f'{FLAG_OF_PATH[path]} {value}' for path, value in added.items())}")
-    tables = {path: _named(NAMED[path], value, FLAG_OF_PATH[path]) for path, value in added.items() if path in NAMED}
+    added = {
+        path: value for path, value in usual.items() if path in NAMED or known.value(path) is None
+    }
+    written.notes.append(
+        f"counted with {' '.join(f'{FLAG_OF_PATH[path]} {value}' for path, value in added.items())}"
+    )
+    tables = {
+        path: _named(NAMED[path], value, FLAG_OF_PATH[path])
+        for path, value in added.items()
+        if path in NAMED
+    }
     return {**added, **given}, {**tables, **named}
 
 
 def _over_config(
-    written: Written, config: str, given: dict[str, Any], named: dict[str, Any], below: dict[str, Any]
+    written: Written,
+    config: str,
+    given: dict[str, Any],
+    named: dict[str, Any],
+    below: dict[str, Any],
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Flags, and the tables of those that are names, over what a tool's configuration says."""
     from zerocalc.cli import job_file
-    from zerocalc.interop import config_file
+    from zerocalc.configs import config_file
 
-    written.config_file = job_file.STANDARD_INPUT if config == STANDARD_INPUT else presets.label(config)
+    written.config_file = (
+        job_file.STANDARD_INPUT if config == STANDARD_INPUT else presets.label(config)
+    )
     if config == STANDARD_INPUT and written.job_file == job_file.STANDARD_INPUT:
         raise UserError("--config: - is standard input, which --job reads already")
     try:
@@ -112,9 +146,15 @@ def _over_config(
     written.keys = settings.keys
     runs, counted = settings.items.get("framework"), named.get("framework", {}).get("name")
     if counted not in (None, runs):
-        settings.notes.append(f"{written.config_file} is for {runs}; --framework {counted} is what is counted")
+        settings.notes.append(
+            f"{written.config_file} is for {runs}; --framework {counted} is what is counted"
+        )
     _note(below, settings.notes)
-    tables = {path: _named(NAMED[path], v, settings.keys[path]) if isinstance(v, str) else v for path, v in settings.items.items() if path in NAMED}
+    tables = {
+        path: _named(NAMED[path], v, settings.keys[path]) if isinstance(v, str) else v
+        for path, v in settings.items.items()
+        if path in NAMED
+    }
     return {**settings.items, **given}, {**tables, **named}
 
 
@@ -122,11 +162,15 @@ def _note(data: dict[str, Any], notes: list[str]) -> None:
     """Add to what a job says of where it came from."""
     if notes:
         before = data.get("config_notes") or ()
-        data["config_notes"] = [*(before if isinstance(before, (list, tuple)) else ()), *(note for note in notes if note not in before)]
+        data["config_notes"] = [
+            *(before if isinstance(before, (list, tuple)) else ()),
+            *(note for note in notes if note not in before),
+        ]
 
 
 def make_model(name: str, given: dict[str, Any] | None = None, counter: str | None = None) -> Model:
-    """The model that a preset, a TOML file or a config.json describes, the latter counted by ``counter``, with the flags ``given``.
+    """The model that a preset, a TOML file or a config.json describes, the latter counted by
+    ``counter``, with the flags ``given``.
 
     Raises `UserError` with one line.
     """
@@ -134,9 +178,16 @@ def make_model(name: str, given: dict[str, Any] | None = None, counter: str | No
 
 
 def validated(
-    kind: str, spec: type[S], name: str, where: str, given: dict[str, Any] | None = None, counter: str | None = None
+    kind: str,
+    spec: type[S],
+    name: str,
+    where: str,
+    given: dict[str, Any] | None = None,
+    counter: str | None = None,
 ) -> tuple[dict[str, Any], S]:
-    """The table that a name stands for, flags over it, and what it describes; ``where`` is what errors call the name."""
+    """The table that a name stands for, flags over it, and what it describes; ``where`` is what
+    errors call the name.
+    """
     table = _named(kind, name, where, counter=counter)
     part, given = kind.removesuffix("s"), given or {}
     for path, value in given.items():
@@ -149,7 +200,9 @@ def validated(
         if path in given:
             raise UserError(about(path, text)) from None
         field = path if kind == "papers" else path.removeprefix(part).lstrip(".")
-        raise UserError(f"{where} {presets.label(name)}: {field + ': ' if field else ''}{text}") from None
+        raise UserError(
+            f"{where} {presets.label(name)}: {field + ': ' if field else ''}{text}"
+        ) from None
 
 
 NO_QUANTISATION = "none"
@@ -157,23 +210,32 @@ NO_QUANTISATION = "none"
 
 
 def _named(kind: str, name: str, where: str, file: str = "", counter: str | None = None) -> Any:
-    """The table that a name stands for; ``where`` is what errors begin with, ``file`` what they end with, ``counter`` who counts a config."""
+    """The table that a name stands for; ``where`` is what errors begin with, ``file`` what they end
+    with, ``counter`` who counts a config.
+    """
     if kind == "quantisations" and name == NO_QUANTISATION:
         return None
     try:
         if not name.strip():
-            raise PresetError(f"{name!r} is no name of a preset or a file (zerocalc presets {kind} lists them)")
-        config = kind == "models" and not presets.is_preset(kind, name) and presets.is_path(name) and not name.lower().endswith(".toml")
+            raise PresetError(
+                f"{name!r} is no name of a preset or a file (zerocalc presets {kind} lists them)"
+            )
+        config = (
+            kind == "models"
+            and not presets.is_preset(kind, name)
+            and presets.is_path(name)
+            and not name.lower().endswith(".toml")
+        )
         if kind == "models" and counter is not None:
             return _counted(name, counter, config)
         if config:
             _check_local(name)
-            from zerocalc.interop.huggingface import read_model
+            from zerocalc.huggingface.config import read_model
 
             return read_model(name)
         table = presets.load(kind, name)
         if kind == "models" and not table.keys() <= Model.model_fields.keys():
-            from zerocalc.interop.config_file import described
+            from zerocalc.configs.config_file import described
 
             other = described(table)
             if other:
@@ -188,10 +250,15 @@ REMOTE = re.compile(r"[a-z]+://.*|[\w.-]+/[\w.-]+(?<!\.json)", re.ASCII | re.IGN
 
 
 def _check_local(name: str) -> None:
-    """Raise `PresetError` for the name of a model somewhere else, be it one that is read here under another name."""
+    """Raise `PresetError` for the name of a model somewhere else, be it one that is read here under
+    another name.
+    """
     if REMOTE.fullmatch(name) and not Path(name).exists():
         near = presets.nearest(name.rstrip("/").rpartition("/")[2], presets.names("models"))
-        raise PresetError(f"{presets.label(name)}: no such file, and nothing is downloaded; give a preset or the path of its config.json{near}")
+        raise PresetError(
+            f"{presets.label(name)}: no such file, and nothing is downloaded; give a "
+            f"preset or the path of its config.json{near}"
+        )
 
 
 def _counted(name: str, counter: str, config: bool) -> Any:
@@ -200,7 +267,7 @@ def _counted(name: str, counter: str, config: bool) -> Any:
         raise UserError(f"--count-with: {counter!r} is not one of {', '.join(COUNTERS)}")
     if not config:
         raise UserError(f"--count-with: counts a config.json, and {name!r} is none")
-    from zerocalc.interop.built import load_built
+    from zerocalc.huggingface.built_with_transformers import load_built
 
     try:
         return load_built(name).model_dump(mode="json", exclude_none=True)
@@ -209,7 +276,9 @@ def _counted(name: str, counter: str, config: bool) -> Any:
 
 
 def _read_job(written: Written, source: str) -> dict[str, Any]:
-    """The job in a file, with the table of a preset wherever it names one, so that single flags can override its fields."""
+    """The job in a file, with the table of a preset wherever it names one, so that single flags can
+    override its fields.
+    """
     from zerocalc.cli import job_file
 
     data, written.job_file = job_file.read(source)
@@ -223,7 +292,9 @@ def _read_job(written: Written, source: str) -> dict[str, Any]:
             beside = presets.beside(source, kind, name)
             if path == QUANTISED:
                 parent[last] = beside  # a Model reads it itself, and words of earlier versions too
-            elif path not in written.given and not (path == "cluster.gpu" and "cluster.node" in written.given):
+            elif path not in written.given and not (
+                path == "cluster.gpu" and "cluster.node" in written.given
+            ):
                 parent[last] = _named(kind, beside, path, f" (in {written.job_file})")
     return data
 
@@ -235,6 +306,11 @@ def _put(data: dict[str, Any], path: str, value: Any, written: Written) -> None:
         if inner is None:
             inner = data[parent] = {}
         if not isinstance(inner, dict):
-            raise UserError(written.line(parent, f"is not a table of fields, so {FLAG_OF_PATH[path]} cannot change one of them"))
+            raise UserError(
+                written.line(
+                    parent,
+                    f"is not a table of fields, so {FLAG_OF_PATH[path]} cannot change one of them",
+                )
+            )
         data = inner
     data[last] = value

@@ -16,21 +16,27 @@ app = new_app()
 
 
 def _tables() -> list[str]:
-    from zerocalc.papers import tables
+    from zerocalc.papers.tables import tables
 
     return [*tables(), "all"]
 
 
 Wanted = Annotated[
-    Optional[str],  # noqa: UP045 - typer reads Optional
-    typer.Argument(metavar="[TABLE]", help="A published table, or all; without one, ZeRO's comparison at 7.5B and a list.", autocompletion=_tables),
+    Optional[str],
+    typer.Argument(
+        metavar="[TABLE]",
+        help="A published table, or all; without one, ZeRO's comparison at 7.5B and a list.",
+        autocompletion=_tables,
+    ),
 ]
 
 
 @app.command(cls=Sections)
 def paper(table: Wanted = None, *, as_json: AsJson = False) -> int:
-    """Recompute published tables, cell by cell; exit 1 if a cell differs by more than its printed rounding."""
-    from zerocalc import papers
+    """Recompute published tables, cell by cell; exit 1 if a cell differs by more than its printed
+    rounding.
+    """
+    from zerocalc.papers import tables as papers
 
     try:
         names = papers.tables() if table in (None, "all") else [table]

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Optional
 import typer
 
 from zerocalc.cli import Sections, new_app
-from zerocalc.cli.blame import about
+from zerocalc.cli.error_location import about
 from zerocalc.cli.errors import UserError
 from zerocalc.cli.flags import FLAG_OF_PATH, FLAGS, AsJson, CountWith, option
 from zerocalc.cli.jobs import make_model
@@ -21,24 +21,39 @@ QUANTISE, RANK, TARGETS = (next(flag for flag in FLAGS if flag.path == path) for
 
 @app.command(cls=Sections)
 def params(
-    model: Annotated[str, typer.Argument(metavar="CONFIG|PRESET", help="A preset (llama-3-8b), a TOML file, or a config.json.")],
+    model: Annotated[
+        str,
+        typer.Argument(
+            metavar="CONFIG|PRESET", help="A preset (llama-3-8b), a TOML file, or a config.json."
+        ),
+    ],
     *,
-    quantise: Annotated[Optional[str], option(QUANTISE)] = None,  # noqa: UP045 - typer reads Optional
-    lora_rank: Annotated[Optional[str], option(RANK)] = None,  # noqa: UP045
-    lora_targets: Annotated[Optional[str], option(TARGETS)] = None,  # noqa: UP045
+    quantise: Annotated[Optional[str], option(QUANTISE)] = None,
+    lora_rank: Annotated[Optional[str], option(RANK)] = None,
+    lora_targets: Annotated[Optional[str], option(TARGETS)] = None,
     count_with: CountWith = None,
     as_json: AsJson = False,
 ) -> int:
     """Count a model's parameters by component, and the bytes that a checkpoint of it takes."""
-    from zerocalc.counting import count_parameters
+    from zerocalc.model.counting import count_parameters
 
-    given: dict[str, Any] = {QUANTISE.path: quantise, RANK.path: lora_rank, TARGETS.path: lora_targets}
-    described = make_model(model, {path: value for path, value in given.items() if value is not None}, count_with)
+    given: dict[str, Any] = {
+        QUANTISE.path: quantise,
+        RANK.path: lora_rank,
+        TARGETS.path: lora_targets,
+    }
+    described = make_model(
+        model, {path: value for path, value in given.items() if value is not None}, count_with
+    )
     try:
         counts = count_parameters(described)
     except ValueError as error:
         path = getattr(error, "path", "")
-        raise UserError(about(path, str(error)) if path in FLAG_OF_PATH else f"CONFIG|PRESET {label(model)}: {error}") from None
+        raise UserError(
+            about(path, str(error))
+            if path in FLAG_OF_PATH
+            else f"CONFIG|PRESET {label(model)}: {error}"
+        ) from None
     if as_json:
         print_json(counts)
     else:

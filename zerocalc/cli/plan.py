@@ -15,8 +15,8 @@ from zerocalc.cli.streams import print_json, tell
 from zerocalc.spec.base import FieldError
 
 if TYPE_CHECKING:
-    from zerocalc.comparison import Comparison
-    from zerocalc.pipeline import StageRow
+    from zerocalc.answers.other_tools import Comparison
+    from zerocalc.answers.pipeline_stages import StageRow
     from zerocalc.results import Plan
 
 app = new_app()
@@ -31,38 +31,70 @@ def plan(
     job_file: JobFile = None,
     as_json: AsJson = False,
     output_format: Annotated[
-        str, typer.Option("--format", metavar="|".join(FORMATS), help="How to print the answer.", rich_help_panel="Input and output")
+        str,
+        typer.Option(
+            "--format",
+            metavar="|".join(FORMATS),
+            help="How to print the answer.",
+            rich_help_panel="Input and output",
+        ),
     ] = "table",
     compare_with: Annotated[
-        Optional[str],  # noqa: UP045 - typer reads Optional
+        Optional[str],
         typer.Option(
-            "--compare-with", metavar="TOOL", help="Set another tool's figures beside ours: deepspeed-estimator.", rich_help_panel="Input and output"
+            "--compare-with",
+            metavar="TOOL",
+            help="Set another tool's figures beside ours: deepspeed-estimator.",
+            rich_help_panel="Input and output",
         ),
     ] = None,
     stages_table: Annotated[
-        bool, typer.Option("--stages-table", help="Show what each pipeline stage holds, too.", rich_help_panel="Input and output")
+        bool,
+        typer.Option(
+            "--stages-table",
+            help="Show what each pipeline stage holds, too.",
+            rich_help_panel="Input and output",
+        ),
     ] = False,
-    check: Annotated[bool, typer.Option("--check", help="Exit 1 unless something is known to fit.", rich_help_panel="Input and output")] = False,
+    check: Annotated[
+        bool,
+        typer.Option(
+            "--check",
+            help="Exit 1 unless something is known to fit.",
+            rich_help_panel="Input and output",
+        ),
+    ] = False,
 ) -> int:
-    """Say what a training job needs per GPU and sends per step, at each ZeRO stage, and what fits."""
+    """Say what a training job needs per GPU and sends per step, at each ZeRO stage, and what
+    fits.
+    """
     if output_format not in FORMATS:
         raise UserError(f"--format: {output_format!r} is not one of {', '.join(FORMATS)}")
     if as_json and output_format not in ("table", "json"):
         raise UserError(f"--json: contradicts --format {output_format}")
     if compare_with is not None and output_format not in ("table", "json"):
-        raise UserError(f"--compare-with: has no place in --format {output_format}; table and json have one")
+        raise UserError(
+            f"--compare-with: has no place in --format {output_format}; table and json have one"
+        )
     if stages_table and output_format not in ("table", "json"):
-        raise UserError(f"--stages-table: has no place in --format {output_format}; table and json have one")
+        raise UserError(
+            f"--stages-table: has no place in --format {output_format}; table and json have one"
+        )
     answer = make_plan(given, job_file)
     compared = None if compare_with is None else _compared(answer, compare_with)
     rows = _stages(answer) if stages_table else ()
     if as_json or output_format == "json":
-        more = {**({"comparison": compared} if compared else {}), **({"stages": rows} if rows else {})}
+        more = {
+            **({"comparison": compared} if compared else {}),
+            **({"stages": rows} if rows else {}),
+        }
         print_json({**_fields(answer), **more} if more else answer)
     else:
         from zerocalc.render import flat, plans
 
-        {"table": plans.show, "csv": flat.show_csv, "markdown": flat.show_markdown}[output_format](answer)
+        {"table": plans.show, "csv": flat.show_csv, "markdown": flat.show_markdown}[output_format](
+            answer
+        )
         if compared is not None:
             from zerocalc.render import comparisons
 
@@ -72,13 +104,17 @@ def plan(
 
             pipelines.show(answer, rows)
     if check and answer.verdict == "unknown":
-        missing = "--gpu or --gpu-memory says what there is" if answer.job.cluster.usable_bytes is None else "not all memory is known"
+        missing = (
+            "--gpu or --gpu-memory says what there is"
+            if answer.job.cluster.usable_bytes is None
+            else "not all memory is known"
+        )
         tell(f"--check: what fits is unknown: {missing}")
     return 1 if check and answer.verdict != "fits" else 0
 
 
 def _compared(answer: Plan, tool: str) -> Comparison:
-    from zerocalc.comparison import compare  # most plans stand alone
+    from zerocalc.answers.other_tools import compare  # most plans stand alone
 
     try:
         return compare(answer, tool)
@@ -87,7 +123,7 @@ def _compared(answer: Plan, tool: str) -> Comparison:
 
 
 def _stages(answer: Plan) -> tuple[StageRow, ...]:
-    from zerocalc.pipeline import stages_table  # most plans are of no pipeline
+    from zerocalc.answers.pipeline_stages import stages_table  # most plans are of no pipeline
 
     try:
         return stages_table(answer.job)

@@ -18,16 +18,32 @@ if TYPE_CHECKING:
     from zerocalc.spec.base import Spec
 
 app = new_app()
-Kind = Annotated[Optional[str], typer.Argument(metavar="[KIND]", help=f"One of {', '.join(store.KINDS)}.", autocompletion=lambda: list(store.KINDS))]  # noqa: UP045
-Name = Annotated[Optional[str], typer.Argument(metavar="[NAME]", help="A preset of that kind, or a file of yours, which is checked.")]  # noqa: UP045
+Kind = Annotated[
+    Optional[str],
+    typer.Argument(
+        metavar="[KIND]",
+        help=f"One of {', '.join(store.KINDS)}.",
+        autocompletion=lambda: list(store.KINDS),
+    ),
+]
+Name = Annotated[
+    Optional[str],
+    typer.Argument(
+        metavar="[NAME]", help="A preset of that kind, or a file of yours, which is checked."
+    ),
+]
 
 
 @app.command(cls=Sections)
 def presets(kind: Kind = None, name: Name = None, *, as_json: AsJson = False) -> int:
-    """List presets: the kinds, the names of one kind, or one preset with its figures and their source."""
+    """List presets: the kinds, the names of one kind, or one preset with its figures and their
+    source.
+    """
     if kind is not None and kind not in store.KINDS:
         near = store.nearest(kind, store.KINDS)
-        raise UserError(f"KIND: {kind!r} is not a kind of preset{near}; the kinds are {', '.join(store.KINDS)}")
+        raise UserError(
+            f"KIND: {kind!r} is not a kind of preset{near}; the kinds are {', '.join(store.KINDS)}"
+        )
     if kind is None:
         kinds = {one: store.names(one) for one in store.KINDS}
         if as_json:
@@ -38,12 +54,23 @@ def presets(kind: Kind = None, name: Name = None, *, as_json: AsJson = False) ->
             show_kinds(kinds)
         return 0
     if as_json:
-        print_json({one: _in_plain_numbers(kind, one) for one in (store.names(kind) if name is None else [name])})
+        print_json(
+            {
+                one: _in_plain_numbers(kind, one)
+                for one in (store.names(kind) if name is None else [name])
+            }
+        )
         return 0
     from zerocalc.render import presets as view
 
     if name is None:
-        view.show_names(kind, {one: _model(one) if kind == "models" else store.load(kind, one) for one in store.names(kind)})
+        view.show_names(
+            kind,
+            {
+                one: _model(one) if kind == "models" else store.load(kind, one)
+                for one in store.names(kind)
+            },
+        )
     else:
         view.show_one(kind, store.label(name), _checked(kind, name)[0])
     return 0
@@ -51,7 +78,7 @@ def presets(kind: Kind = None, name: Name = None, *, as_json: AsJson = False) ->
 
 def _model(name: str) -> dict[str, Any]:
     """What a list shows of a model: it is counted."""
-    from zerocalc.counting import count_parameters
+    from zerocalc.model.counting import count_parameters
     from zerocalc.spec.model import Model
 
     model = Model.model_validate(store.load("models", name))
@@ -83,9 +110,16 @@ def _checked(kind: str, name: str) -> tuple[dict[str, Any], Spec]:
 def _spec(kind: str) -> type[Spec]:
     """What a file of that kind describes."""
     place, _, what = {
-        "models": "spec.model.Model", "gpus": "spec.cluster.Gpu", "nodes": "spec.cluster.Node", "recipes": "spec.recipe.Recipe",
-        "frameworks": "spec.framework.Framework", "implementations": "spec.implementation.Implementation", "losses": "spec.loss.Loss",
-        "families": "interop.family_file.FamilyFile", "quantisations": "spec.quantisation.Quantisation", "papers": "spec.paper.Paper",
-    }[kind].rpartition(".")  # fmt: skip
+        "models": "spec.model.Model",
+        "gpus": "spec.cluster.Gpu",
+        "nodes": "spec.cluster.Node",
+        "recipes": "spec.recipe.Recipe",
+        "frameworks": "spec.framework.Framework",
+        "implementations": "spec.implementation.Implementation",
+        "losses": "spec.loss.Loss",
+        "families": "huggingface.family_file.FamilyFile",
+        "quantisations": "spec.quantisation.Quantisation",
+        "papers": "spec.paper.Paper",
+    }[kind].rpartition(".")
     found: type[Spec] = getattr(import_module(f"zerocalc.{place}"), what)
     return found

@@ -15,14 +15,25 @@ app = new_app()
 @app.command(cls=Sections)
 @job_flags
 def step(*, given: dict[str, Any], job_file: JobFile = None, as_json: AsJson = False) -> int:
-    """Walk through one training step, stages side by side: what each GPU holds, what arrives, what is freed, what is sent."""
+    """Walk through one training step, stages side by side: what each GPU holds, what arrives, what
+    is freed, what is sent.
+    """
     answer = make_plan(given, job_file)
     if as_json:
-        from zerocalc.document import plain
-        from zerocalc.walk import walk
+        from zerocalc.answers.document import plain
+        from zerocalc.answers.timeline import walk
 
-        stages = [{"name": c.name, "stage": c.stage, "moments": plain(walk(c))} for c in answer.candidates]
-        print_json({"schema_version": answer.schema_version, "job": answer.job, "stages": stages, "notes": answer.notes})
+        stages = [
+            {"name": c.name, "stage": c.stage, "moments": plain(walk(c))} for c in answer.candidates
+        ]
+        print_json(
+            {
+                "schema_version": answer.schema_version,
+                "job": answer.job,
+                "stages": stages,
+                "notes": answer.notes,
+            }
+        )
     else:
         from zerocalc.render.steps import show
 

@@ -1,4 +1,6 @@
-"""Standard output and standard error: whatever they are, an answer is written whole or its failure is one line and a status."""
+"""Standard output and standard error: whatever they are, an answer is written whole or its failure
+is one line and a status.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,8 @@ PLAINLY = "zerocalc-plainly"
 def prepare() -> bool:
     """Make both streams fit for symbols, and say whether there is a standard output at all.
 
-    One that whoever started us has closed is replaced: a file that is opened later must not take its number.
+    One that whoever started us has closed is replaced: a file that is opened later must not take
+    its number.
     """
     there = sys.stdout is not None
     sys.stdout, sys.stderr = sys.stdout or _nowhere(), sys.stderr or _nowhere()
@@ -42,10 +45,12 @@ def _plainly(error: UnicodeError) -> tuple[str, int]:
 
 
 def print_json(value: Any) -> None:
-    """Print a result as JSON; where the stream's encoding lacks a symbol, all are escaped, so that no text changes."""
+    """Print a result as JSON; where the stream's encoding lacks a symbol, all are escaped, so that
+    no text changes.
+    """
     import typer
 
-    from zerocalc.document import to_json
+    from zerocalc.answers.document import to_json
 
     text = to_json(value)
     try:
@@ -76,7 +81,9 @@ def tell(text: str) -> None:
 
 
 def flush(status: int) -> int:
-    """Write out what is still in standard output's buffer; the exit status, which is another where that fails."""
+    """Write out what is still in standard output's buffer; the exit status, which is another where
+    that fails.
+    """
     try:
         sys.stdout.flush()
     except OSError as error:
@@ -85,7 +92,9 @@ def flush(status: int) -> int:
 
 
 def unwritable(error: OSError) -> int:
-    """Output cannot be written: no error where its reader has gone, one line where a disk is full."""
+    """Output cannot be written: no error where its reader has gone, one line where a disk is
+    full.
+    """
     _divert(sys.stdout)
     if isinstance(error, BrokenPipeError):
         return 0

@@ -8,27 +8,48 @@ from itertools import accumulate
 from zerocalc.formulas.formula import ceil_div, formula
 
 
-@formula("min(C, Ψ)·B·k", "[ZeRO] §6.2 (C_B)", C="bucket_elements", Ψ="elements", B="bytes_per_element", k="copies")
-def bucket_bytes(*, bucket_elements: int, elements: int, bytes_per_element: int, copies: int) -> int:
-    """Bytes of constant-size communication buffers; a bucket is never larger than what goes through it.
+@formula(
+    "min(C, Ψ)·B·k",
+    "[ZeRO] §6.2 (C_B)",
+    C="bucket_elements",
+    Ψ="elements",
+    B="bytes_per_element",
+    k="copies",
+)
+def bucket_bytes(
+    *, bucket_elements: int, elements: int, bytes_per_element: int, copies: int
+) -> int:
+    """Bytes of constant-size communication buffers; a bucket is never larger than what goes through
+    it.
 
-    >>> bucket_bytes(bucket_elements=500_000_000, elements=7_500_000_000, bytes_per_element=2, copies=2)
+    >>> bucket_bytes(bucket_elements=500_000_000, elements=7_500_000_000, bytes_per_element=2,
+    ...     copies=2)
     2000000000
     """
     return min(bucket_elements, elements) * bytes_per_element * copies
 
 
-@formula("Ψ·B", "[ZeRO] §6.2 (the fused buffer that C_B replaces)", Ψ="elements", B="bytes_per_element")
+@formula(
+    "Ψ·B", "[ZeRO] §6.2 (the fused buffer that C_B replaces)", Ψ="elements", B="bytes_per_element"
+)
 def fused_bytes(*, elements: int, bytes_per_element: int) -> int:
     """Bytes of one fused buffer that grows with the model.
 
-    >>> fused_bytes(elements=3_000_000_000, bytes_per_element=4)  # [ZeRO] §6.2: 12 GB for 3B parameters
+    [ZeRO] §6.2: 12 GB for 3B parameters:
+
+    >>> fused_bytes(elements=3_000_000_000, bytes_per_element=4)
     12000000000
     """
     return elements * bytes_per_element
 
 
-@formula("k·u·B", "[ZeRO] §5.3; [FSDP] §4.3 (gathers in flight)", k="units_in_flight", u="unit_elements", B="bytes_per_element")
+@formula(
+    "k·u·B",
+    "[ZeRO] §5.3; [FSDP] §4.3 (gathers in flight)",
+    k="units_in_flight",
+    u="unit_elements",
+    B="bytes_per_element",
+)
 def gathered_bytes(*, units_in_flight: int, unit_elements: int, bytes_per_element: int) -> int:
     """Bytes of sharded units gathered whole while they are in use or prefetched.
 
@@ -40,9 +61,11 @@ def gathered_bytes(*, units_in_flight: int, unit_elements: int, bytes_per_elemen
 
 @formula("⌈f·D⌉", "[ZeRO] §6.3 (M_D)", f="fraction", D="dynamic_bytes")
 def fragmentation_bytes(*, fraction: float, dynamic_bytes: int) -> int:
-    """Bytes lost between live blocks: for each byte D that comes and goes within a step, f bytes more, so that D·(1 + f) are reserved.
+    """Bytes lost between live blocks: for each byte D that comes and goes within a step, f bytes
+    more, so that D·(1 + f) are reserved.
 
-    [ZeRO] §3.2 reports running out of memory with over 30 % of it still free and gives no formula; of what is reserved here f/(1 + f) is lost.
+    [ZeRO] §3.2 reports running out of memory with over 30 % of it still free and gives no formula;
+    of what is reserved here f/(1 + f) is lost.
 
     >>> fragmentation_bytes(fraction=0.25, dynamic_bytes=1000)
     250
@@ -70,7 +93,14 @@ def held_bytes(*, elements: int, bytes_per_element: int, copies: int) -> int:
     return elements * bytes_per_element * copies
 
 
-@formula("⌈e/N_d⌉·B·c", "the framework's rows", e="elements", N_d="shards", B="bytes_per_element", c="copies")
+@formula(
+    "⌈e/N_d⌉·B·c",
+    "the framework's rows",
+    e="elements",
+    N_d="shards",
+    B="bytes_per_element",
+    c="copies",
+)
 def held_share_bytes(*, elements: int, shards: int, bytes_per_element: int, copies: int) -> int:
     """Bytes of copies of a rank's share of a part of the parameters.
 
@@ -80,7 +110,9 @@ def held_share_bytes(*, elements: int, shards: int, bytes_per_element: int, copi
     return ceil_div(elements, shards) * bytes_per_element * copies
 
 
-@formula("⌈e/G⌉·B·c", "the framework's rows", e="elements", G="shards", B="bytes_per_element", c="copies")
+@formula(
+    "⌈e/G⌉·B·c", "the framework's rows", e="elements", G="shards", B="bytes_per_element", c="copies"
+)
 def held_in_group_bytes(*, elements: int, shards: int, bytes_per_element: int, copies: int) -> int:
     """As `held_share_bytes`, of what a smaller group of ``shards`` ranks holds once more.
 
@@ -92,7 +124,8 @@ def held_in_group_bytes(*, elements: int, shards: int, bytes_per_element: int, c
 
 @formula("max(0, R − W)", "the framework's rows", R="reduction_bytes", W="working_bytes")
 def beyond_bytes(*, reduction_bytes: int, working_bytes: int) -> int:
-    """Bytes by which the last reduction is larger than the working set of the last layer's backward, after which it comes.
+    """Bytes by which the last reduction is larger than the working set of the last layer's
+    backward, after which it comes.
 
     >>> beyond_bytes(reduction_bytes=10, working_bytes=4)
     6
@@ -100,9 +133,16 @@ def beyond_bytes(*, reduction_bytes: int, working_bytes: int) -> int:
     return max(0, reduction_bytes - working_bytes)
 
 
-@formula("max(0, g + a − h)", "the framework's rows", g="gathered_bytes", a="kept_bytes", h="instant_bytes")
+@formula(
+    "max(0, g + a − h)",
+    "the framework's rows",
+    g="gathered_bytes",
+    a="kept_bytes",
+    h="instant_bytes",
+)
 def within_bytes(*, gathered_bytes: int, kept_bytes: int, instant_bytes: int) -> int:
-    """Bytes by which gathered parameters and the activations beside them, at their most within a pass, are more than both at an instant.
+    """Bytes by which gathered parameters and the activations beside them, at their most within a
+    pass, are more than both at an instant.
 
     >>> within_bytes(gathered_bytes=10, kept_bytes=4, instant_bytes=8)
     6
@@ -111,7 +151,8 @@ def within_bytes(*, gathered_bytes: int, kept_bytes: int, instant_bytes: int) ->
 
 
 def filled(sizes: Iterable[int], most: int) -> list[int]:
-    """How many tensors go into each bucket of ``most`` elements: one that the next tensor does not fit into is sent first.
+    """How many tensors go into each bucket of ``most`` elements: one that the next tensor does not
+    fit into is sent first.
 
     >>> filled([3, 3, 3, 9, 1], 6)
     [2, 1, 1, 1]
@@ -128,7 +169,8 @@ def filled(sizes: Iterable[int], most: int) -> list[int]:
 
 
 def touched(sizes: Sequence[int], shards: int, share: int) -> list[tuple[int, bool]]:
-    """For each of some equal shares of a flat buffer: elements of all tensors with a part in it, and whether the first tensor is one of them.
+    """For each of some equal shares of a flat buffer: elements of all tensors with a part in it,
+    and whether the first tensor is one of them.
 
     >>> touched([6, 3, 3], shards=3, share=4)
     [(6, True), (9, True), (6, False)]
@@ -137,7 +179,11 @@ def touched(sizes: Sequence[int], shards: int, share: int) -> list[tuple[int, bo
     out: list[tuple[int, bool]] = []
     for shard in range(shards):
         first, last = bisect_right(ends, shard * share), bisect_left(ends, (shard + 1) * share)
-        amount = (ends[min(last, len(ends) - 1)] - (ends[first - 1] if first else 0)) if first < len(ends) else 0
+        amount = (
+            (ends[min(last, len(ends) - 1)] - (ends[first - 1] if first else 0))
+            if first < len(ends)
+            else 0
+        )
         out.append((amount, first == 0))
     return out
 

@@ -1,9 +1,17 @@
-"""What one rank sends [bytes]: ring collectives, transfers to a host, messages between two ranks."""
+"""What one rank sends [bytes]: ring collectives, transfers to a host, messages between two
+ranks.
+"""
 
 from zerocalc.formulas.formula import ceil_div, formula
 
 
-@formula("⌈2·(N−1)·T/N⌉·c", "[ZeRO] §7.1 (ring: reduce-scatter, then all-gather)", N="ranks", T="tensor_bytes", c="count")
+@formula(
+    "⌈2·(N−1)·T/N⌉·c",
+    "[ZeRO] §7.1 (ring: reduce-scatter, then all-gather)",
+    N="ranks",
+    T="tensor_bytes",
+    c="count",
+)
 def all_reduce_sent(*, ranks: int, tensor_bytes: int, count: int) -> int:
     """Bytes one rank sends in ``count`` ring all-reduces of ``tensor_bytes``.
 
@@ -15,9 +23,11 @@ def all_reduce_sent(*, ranks: int, tensor_bytes: int, count: int) -> int:
 
 @formula("⌈(N−1)·T/N⌉·c", "[ZeRO] §7.1 (ring)", N="ranks", T="tensor_bytes", c="count")
 def ring_sent(*, ranks: int, tensor_bytes: int, count: int) -> int:
-    """Bytes one rank sends in ``count`` ring all-gathers (``tensor_bytes`` gathered) or reduce-scatters (its input), or all-to-alls.
+    """Bytes one rank sends in ``count`` ring all-gathers (``tensor_bytes`` gathered) or
+    reduce-scatters (its input), or all-to-alls.
 
-    Broadcasts and reduces in which every rank is the owner in turn cost the same, averaged over the owners.
+    Broadcasts and reduces in which every rank is the owner in turn cost the same, averaged over the
+    owners.
 
     >>> ring_sent(ranks=64, tensor_bytes=20_000_000_000, count=1)
     19687500000
@@ -44,8 +54,11 @@ def copy_sent(*, tensor_bytes: int, count: int) -> int:
     T="tensor_bytes",
     c="count",
 )
-def hierarchical_sent(*, rounds: int, nodes: int, members: int, tensor_bytes: int, count: int) -> int:
-    """Bytes that one of the ``members`` in each of ``nodes`` sends to other nodes, each member its part of what the node has.
+def hierarchical_sent(
+    *, rounds: int, nodes: int, members: int, tensor_bytes: int, count: int
+) -> int:
+    """Bytes that one of the ``members`` in each of ``nodes`` sends to other nodes, each member its
+    part of what the node has.
 
     >>> hierarchical_sent(rounds=2, nodes=8, members=8, tensor_bytes=20_000_000_000, count=1)
     4375000000

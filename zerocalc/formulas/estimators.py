@@ -1,7 +1,10 @@
-"""What DeepSpeed's memory estimators compute for model states, so that their output can be reconciled with ours.
+"""What DeepSpeed's memory estimators compute for model states, so that their output can be
+reconciled with ours.
 
-Source: deepspeedai/DeepSpeed, runtime/zero (stage_1_and_2.py, stage3.py) and docs/code-docs/source/memory.rst. Host figures are per node and carry
-the estimators' factor of 1.5 for buffers. The estimators divide by 2^30 and print "GB". Not counted by them: activations, buckets, gathered layers.
+Source: deepspeedai/DeepSpeed, runtime/zero (stage_1_and_2.py, stage3.py) and
+docs/code-docs/source/memory.rst. Host figures are per node and carry the estimators' factor of 1.5
+for buffers. The estimators divide by 2^30 and print "GB". Not counted by them: activations,
+buckets, gathered layers.
 """
 
 from typing import NamedTuple
@@ -72,11 +75,18 @@ def stage3_all_offload_gpu(*, largest_layer: int) -> int:
     return 4 * largest_layer
 
 
-@formula("⌊4·λ + 2·Ψ/N⌋", f"{STAGE_3}, optimizer on the host", λ="largest_layer", Ψ="parameters", N="gpus")
+@formula(
+    "⌊4·λ + 2·Ψ/N⌋",
+    f"{STAGE_3}, optimizer on the host",
+    λ="largest_layer",
+    Ψ="parameters",
+    N="gpus",
+)
 def stage3_offload_gpu(*, largest_layer: int, parameters: int, gpus: int) -> int:
     """GPU bytes with the optimizer on the host.
 
-    >>> round(stage3_offload_gpu(largest_layer=32_000_000, parameters=2_851_000_000, gpus=8) / 2**30, 2)
+    >>> round(stage3_offload_gpu(largest_layer=32_000_000, parameters=2_851_000_000,
+    ...     gpus=8) / 2**30, 2)
     0.78
     """
     return 4 * largest_layer + 2 * parameters // gpus
@@ -92,7 +102,12 @@ def stage3_gpu(*, largest_layer: int, parameters: int, gpus: int) -> int:
     return 4 * largest_layer + 18 * parameters // gpus
 
 
-@formula("⌊1.5·18·Ψ/n⌋", f"{STAGE_3}, optimizer and parameters on the host, with zero.Init", Ψ="parameters", n="nodes")
+@formula(
+    "⌊1.5·18·Ψ/n⌋",
+    f"{STAGE_3}, optimizer and parameters on the host, with zero.Init",
+    Ψ="parameters",
+    n="nodes",
+)
 def stage3_all_offload_host(*, parameters: int, nodes: int) -> int:
     """Host bytes with optimizer and parameters on the host.
 
@@ -102,7 +117,9 @@ def stage3_all_offload_host(*, parameters: int, nodes: int) -> int:
     return 27 * parameters // nodes
 
 
-@formula("⌊1.5·16·Ψ/n⌋", f"{STAGE_3}, optimizer on the host, with zero.Init", Ψ="parameters", n="nodes")
+@formula(
+    "⌊1.5·16·Ψ/n⌋", f"{STAGE_3}, optimizer on the host, with zero.Init", Ψ="parameters", n="nodes"
+)
 def stage3_offload_host(*, parameters: int, nodes: int) -> int:
     """Host bytes with the optimizer on the host.
 
@@ -123,22 +140,36 @@ def stage3_host(*, largest_layer: int, gpus_per_node: int) -> int:
 
 
 @formula(
-    "⌊1.5·Ψ·max(4·G, 18/n)⌋", f"{STAGE_3}, optimizer and parameters on the host, without zero.Init", Ψ="parameters", G="gpus_per_node", n="nodes"
+    "⌊1.5·Ψ·max(4·G, 18/n)⌋",
+    f"{STAGE_3}, optimizer and parameters on the host, without zero.Init",
+    Ψ="parameters",
+    G="gpus_per_node",
+    n="nodes",
 )
 def stage3_all_offload_host_loading(*, parameters: int, gpus_per_node: int, nodes: int) -> int:
-    """Host bytes with optimizer and parameters on the host, or those of loading the model whole where they are more.
+    """Host bytes with optimizer and parameters on the host, or those of loading the model whole
+    where they are more.
 
-    >>> round(stage3_all_offload_host_loading(parameters=2_851_000_000, gpus_per_node=8, nodes=1) / 2**30, 2)
+    >>> round(stage3_all_offload_host_loading(parameters=2_851_000_000, gpus_per_node=8,
+    ...     nodes=1) / 2**30, 2)
     127.45
     """
     return 3 * parameters * max(4 * gpus_per_node * nodes, 18) // (2 * nodes)
 
 
-@formula("⌊1.5·Ψ·max(4·G, 16/n)⌋", f"{STAGE_3}, optimizer on the host, without zero.Init", Ψ="parameters", G="gpus_per_node", n="nodes")
+@formula(
+    "⌊1.5·Ψ·max(4·G, 16/n)⌋",
+    f"{STAGE_3}, optimizer on the host, without zero.Init",
+    Ψ="parameters",
+    G="gpus_per_node",
+    n="nodes",
+)
 def stage3_offload_host_loading(*, parameters: int, gpus_per_node: int, nodes: int) -> int:
-    """Host bytes with the optimizer on the host, or those of loading the model whole where they are more.
+    """Host bytes with the optimizer on the host, or those of loading the model whole where they are
+    more.
 
-    >>> round(stage3_offload_host_loading(parameters=2_851_000_000, gpus_per_node=8, nodes=1) / 2**30, 2)
+    >>> round(stage3_offload_host_loading(parameters=2_851_000_000, gpus_per_node=8,
+    ...     nodes=1) / 2**30, 2)
     127.45
     """
     return 3 * parameters * max(4 * gpus_per_node * nodes, 16) // (2 * nodes)
@@ -161,16 +192,25 @@ ESTIMATORS: dict[tuple[int, str, bool], Estimator] = {
     (3, "none", True): Estimator(stage3_gpu, stage3_host),
     (3, "none", False): Estimator(stage3_gpu, loading_host),
 }
-"""By stage, what is offloaded (``none``, ``optimizer``, ``all``: optimizer and parameters), and whether zero.Init is used (stage 3 only)."""
+"""By stage, what is offloaded (``none``, ``optimizer``, ``all``: optimizer and parameters), and
+whether zero.Init is used (stage 3 only).
+"""
 
 
-def evaluate(formula: Formula[...], *, parameters: int, largest_layer: int, gpus_per_node: int, nodes: int) -> int:
+def evaluate(
+    formula: Formula[...], *, parameters: int, largest_layer: int, gpus_per_node: int, nodes: int
+) -> int:
     """One of `ESTIMATORS`' formulas [bytes], each given what it takes.
 
-    >>> evaluate(ESTIMATORS[3, "none", True].gpu, parameters=2_851_000_000, largest_layer=32_000_000, gpus_per_node=8, nodes=1)
+    >>> evaluate(ESTIMATORS[3, "none", True].gpu, parameters=2_851_000_000,
+    ...     largest_layer=32_000_000, gpus_per_node=8, nodes=1)
     6542750000
     """
     given = {
-        "parameters": parameters, "largest_layer": largest_layer, "gpus_per_node": gpus_per_node, "nodes": nodes, "gpus": gpus_per_node * nodes,
-    }  # fmt: skip
+        "parameters": parameters,
+        "largest_layer": largest_layer,
+        "gpus_per_node": gpus_per_node,
+        "nodes": nodes,
+        "gpus": gpus_per_node * nodes,
+    }
     return formula(**{name: given[name] for name in formula.symbols.values()})

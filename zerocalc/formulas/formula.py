@@ -1,4 +1,6 @@
-"""A formula: a pure function together with the text, the symbols and the source it is printed with."""
+"""A formula: a pure function together with the text, the symbols and the source it is printed
+with.
+"""
 
 from __future__ import annotations
 
@@ -18,11 +20,14 @@ _SYMBOL = re.compile(r"[^\W\d²³][^\W²³]*")
 class Written(Generic[P, R]):
     """A keyword-only function of plain numbers that knows how it is written.
 
-    ``text`` is the formula in the field's symbols, ``symbols`` maps each of them to the keyword it stands for.
-    A ledger's entry holds the formula and its inputs; text is made only when something is printed.
+    ``text`` is the formula in the field's symbols, ``symbols`` maps each of them to the keyword it
+    stands for. A ledger's entry holds the formula and its inputs; text is made only when something
+    is printed.
     """
 
-    def __init__(self, function: Callable[P, R], text: str, source: str, symbols: Mapping[str, str]) -> None:
+    def __init__(
+        self, function: Callable[P, R], text: str, source: str, symbols: Mapping[str, str]
+    ) -> None:
         functools.update_wrapper(self, function)
         self.function = function
         self.text = text
@@ -55,7 +60,9 @@ def _named(module: str, name: str) -> Any:
 
 
 class Formula(Written[P, int]):
-    """A formula whose result is whole: bytes, elements, counts. What a ledger's entries are made of."""
+    """A formula whose result is whole: bytes, elements, counts. What a ledger's entries are made
+    of.
+    """
 
 
 class Ratio(Written[P, float]):
@@ -63,7 +70,9 @@ class Ratio(Written[P, float]):
 
 
 def formula(text: str, source: str, /, **symbols: str) -> Callable[[Callable[P, int]], Formula[P]]:
-    """Turn a function into a `Formula`: ``@formula("⌈Ψ/N_d⌉·B", "[ZeRO] §5.1", Ψ="parameters", …)``."""
+    """Turn a function into a `Formula`: ``@formula("⌈Ψ/N_d⌉·B", "[ZeRO] §5.1", Ψ="parameters",
+    …)``.
+    """
 
     def decorate(function: Callable[P, int]) -> Formula[P]:
         return Formula(function, text, source, symbols)

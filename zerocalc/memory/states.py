@@ -4,25 +4,37 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from zerocalc.formulas.states import owner_bytes, scale_bytes, shard_bytes, waiting_bytes, whole_bytes
+from zerocalc.formulas.states import (
+    owner_bytes,
+    scale_bytes,
+    shard_bytes,
+    waiting_bytes,
+    whole_bytes,
+)
 from zerocalc.ledger import MOMENTS, Block, Kind, Moment, Term, block, span, term
-from zerocalc.modules.rank import Rank
+from zerocalc.sharding.rank import Rank
 from zerocalc.spec.recipe import DTYPE_BYTES, Recipe, StateRow
 
 if TYPE_CHECKING:
-    from zerocalc.modules.stored import Stored
+    from zerocalc.model.checkpoint_bytes import Stored
 
 WAITING = " not reduced yet"
 """Behind the names of gradients that are kept whole until they are reduced."""
 WHILE_COMPUTING = span("forward", "backward_end")
 BASE_ASSUMPTIONS = (
     "what is trained is among the parameters that are not quantised",
-    "what is not quantised is kept in the recipe's dtype (PEFT's prepare_model_for_kbit_training makes it fp32)",
+    "what is not quantised is kept in the recipe's dtype (PEFT's "
+    "prepare_model_for_kbit_training makes it fp32)",
 )
-ADAPTED_ASSUMPTIONS = ("what is not quantised is kept in the recipe's compute dtype (PEFT's prepare_model_for_kbit_training makes it fp32)",)
+ADAPTED_ASSUMPTIONS = (
+    "what is not quantised is kept in the recipe's compute dtype (PEFT's "
+    "prepare_model_for_kbit_training makes it fp32)",
+)
 GATHERED_ASSUMPTIONS = (
-    "the quantised base is sharded with its scales (bitsandbytes: quant_storage in the dtype of compute)",
-    "gathers of the quantised base counted as if it were not: an upper bound of layers held and of traffic",
+    "the quantised base is sharded with its scales (bitsandbytes: quant_storage in the "
+    "dtype of compute)",
+    "gathers of the quantised base counted as if it were not: an upper bound of layers "
+    "held and of traffic",
 )
 BASE = frozenset({"all", "frozen"})
 """What rows of a base's weights cover; adapters beside it have rows of their own."""
@@ -48,11 +60,12 @@ def states(
 ) -> Block:
     """The state rows of one rank at a stage.
 
-    ``accumulates``: gradients outlive a micro-batch. ``whole_gradients``: kept whole until the last backward whatever the stage, because reduction
-    is deferred; in ``waiting_dtype``, if not in their own.
-    ``owner_blocks``: into how many blocks the parameters are cut where each block has one owner. ``since``, ``until``: the first
-    moment of gradients, where they are not made in backward, and the last. ``late``: elements whose gradients are reduced last, after the
-    last layer's backward. ``gradients``: whether the recipe's rows hold.
+    ``accumulates``: gradients outlive a micro-batch. ``whole_gradients``: kept whole until the last
+    backward whatever the stage, because reduction is deferred; in ``waiting_dtype``, if not in
+    their own. ``owner_blocks``: into how many blocks the parameters are cut where each block has
+    one owner. ``since``, ``until``: the first moment of gradients, where they are not made in
+    backward, and the last. ``late``: elements whose gradients are reduced last, after the last
+    layer's backward. ``gradients``: whether the recipe's rows hold.
     """
     terms: list[Term] = []
     shards = rank.shards
@@ -68,17 +81,51 @@ def states(
         if rank.stored is not None and kind == "weights" and of in BASE:
             terms.append(_base(row, rank.stored, rank.split, shards if sharded else 1))
         elif elements:
-            moments = gradient_moments if kind == "gradients" else WHILE_COMPUTING if kind == "copies" else MOMENTS
+            moments = (
+                gradient_moments
+                if kind == "gradients"
+                else WHILE_COMPUTING
+                if kind == "copies"
+                else MOMENTS
+            )
             assumption = BARE_ASSUMPTIONS.get(of) if rank.arch is None else None
             if kind == "gradients" and sharded and late and not accumulates:
                 elements -= late
-                terms.append(_row(row, kind, ("step",), assumption, late, shards, None, name=f"{row.name} reduced last"))
-            terms.append(_row(row, kind, moments, assumption, elements, shards if sharded else 1, owner_blocks if stage == 3 else None))
+                terms.append(
+                    _row(
+                        row,
+                        kind,
+                        ("step",),
+                        assumption,
+                        late,
+                        shards,
+                        None,
+                        name=f"{row.name} reduced last",
+                    )
+                )
+            terms.append(
+                _row(
+                    row,
+                    kind,
+                    moments,
+                    assumption,
+                    elements,
+                    shards if sharded else 1,
+                    owner_blocks if stage == 3 else None,
+                )
+            )
             if kind == "gradients" and sharded and whole_gradients:
-                terms.append(term(
-                    row.name + WAITING, kind, span("forward", "backward_end"), waiting_bytes, parameters=rank.elements(of),
-                    bytes_per_parameter=DTYPE_BYTES[waiting_dtype or row.dtype], share_bytes=terms[-1].bytes,
-                ))  # fmt: skip
+                terms.append(
+                    term(
+                        row.name + WAITING,
+                        kind,
+                        span("forward", "backward_end"),
+                        waiting_bytes,
+                        parameters=rank.elements(of),
+                        bytes_per_parameter=DTYPE_BYTES[waiting_dtype or row.dtype],
+                        share_bytes=terms[-1].bytes,
+                    )
+                )
     assumptions = rank.adapters.notes if rank.adapters is not None else ()
     assumptions += (f"recipe {recipe.name}: {recipe.note}",) if recipe.note else ()
     if rank.stored is not None:
@@ -92,13 +139,22 @@ def states(
 
 
 def _base(row: StateRow, stored: Stored, model_parallel: int, shards: int) -> Term:
-    """The weights of a quantised base: packed bits with all that belongs to them, the rest in the row's dtype."""
+    """The weights of a quantised base: packed bits with all that belongs to them, the rest in the
+    row's dtype.
+    """
     from zerocalc.formulas.quantisation import base_bytes  # most models are not quantised
 
     return term(
-        row.name, "weights", MOMENTS, base_bytes, quantised_bytes=stored.sizes.total, kept_parameters=stored.kept,
-        bytes_per_parameter=DTYPE_BYTES[row.dtype], model_parallel=model_parallel, shards=shards,
-    )  # fmt: skip
+        row.name,
+        "weights",
+        MOMENTS,
+        base_bytes,
+        quantised_bytes=stored.sizes.total,
+        kept_parameters=stored.kept,
+        bytes_per_parameter=DTYPE_BYTES[row.dtype],
+        model_parallel=model_parallel,
+        shards=shards,
+    )
 
 
 def _row(
@@ -114,12 +170,45 @@ def _row(
     name, size, per = name or row.name, DTYPE_BYTES[row.dtype], row.per
     if per > 1:
         return term(
-            name, kind, moments, scale_bytes, assumption, parameters=elements, shards=shards, parameters_per_item=per, bytes_per_item=size
-        )  # fmt: skip
+            name,
+            kind,
+            moments,
+            scale_bytes,
+            assumption,
+            parameters=elements,
+            shards=shards,
+            parameters_per_item=per,
+            bytes_per_item=size,
+        )
     if shards == 1:
-        return term(name, kind, moments, whole_bytes, assumption, parameters=elements, bytes_per_parameter=size)
+        return term(
+            name,
+            kind,
+            moments,
+            whole_bytes,
+            assumption,
+            parameters=elements,
+            bytes_per_parameter=size,
+        )
     if owner_blocks is not None:
         return term(
-            name, kind, moments, owner_bytes, assumption, parameters=elements, blocks=owner_blocks, shards=shards, bytes_per_parameter=size
-        )  # fmt: skip
-    return term(name, kind, moments, shard_bytes, assumption, parameters=elements, shards=shards, bytes_per_parameter=size)
+            name,
+            kind,
+            moments,
+            owner_bytes,
+            assumption,
+            parameters=elements,
+            blocks=owner_blocks,
+            shards=shards,
+            bytes_per_parameter=size,
+        )
+    return term(
+        name,
+        kind,
+        moments,
+        shard_bytes,
+        assumption,
+        parameters=elements,
+        shards=shards,
+        bytes_per_parameter=size,
+    )

@@ -18,8 +18,13 @@ from zerocalc.ledger import Moment
 from zerocalc.render.plain import plain_for, shows
 
 SHORT_MOMENT: dict[Moment, str] = {
-    "load": "load", "forward": "forward", "loss": "loss", "backward_start": "bwd start", "backward_end": "bwd end", "step": "step",
-}  # fmt: skip
+    "load": "load",
+    "forward": "forward",
+    "loss": "loss",
+    "backward_start": "bwd start",
+    "backward_end": "bwd end",
+    "step": "step",
+}
 """Moments as a narrow column shows them."""
 
 WIDEST = 120
@@ -30,11 +35,14 @@ BELOW_LABEL = 2
 BACKGROUND = frozenset({"assumed", "symbols", "sources"})
 """What stands behind an answer, and is not the answer."""
 NARROWEST = 20
-"""A figure and a word still stand side by side; a width below is no width that somebody reads in."""
+"""A figure and a word still stand side by side; a width below is no width that somebody reads in.
+"""
 
 
 class Lines(Console):
-    """A console that draws the same lines in every encoding: what the stream lacks is spelled plainly when it is written."""
+    """A console that draws the same lines in every encoding: what the stream lacks is spelled
+    plainly when it is written.
+    """
 
     @property
     def encoding(self) -> str:
@@ -43,8 +51,12 @@ class Lines(Console):
 
 
 def console() -> Console:
-    """A console on today's stdout; 80 columns unless a terminal is wider, colours only where it is one."""
-    made = Lines(file=sys.stdout, highlight=False, markup=False, emoji=False, _environ=_usable(os.environ))
+    """A console on today's stdout; 80 columns unless a terminal is wider, colours only where it is
+    one.
+    """
+    made = Lines(
+        file=sys.stdout, highlight=False, markup=False, emoji=False, _environ=_usable(os.environ)
+    )
     if made.width < NARROWEST:
         made.width = 80
     made.width = min(made.width, WIDEST)
@@ -52,12 +64,19 @@ def console() -> Console:
 
 
 def _usable(environment: Mapping[str, str]) -> dict[str, str]:
-    """The environment without sizes of the terminal that are none: nothing can be printed in 0 columns."""
+    """The environment without sizes of the terminal that are none: nothing can be printed in 0
+    columns.
+    """
 
     def usable(name: str, value: str) -> bool:
         if name not in ("COLUMNS", "LINES"):
             return True
-        return value.isascii() and value.isdigit() and len(value) < 7 and (name == "LINES" or int(value) >= NARROWEST)
+        return (
+            value.isascii()
+            and value.isdigit()
+            and len(value) < 7
+            and (name == "LINES" or int(value) >= NARROWEST)
+        )
 
     return {name: value for name, value in environment.items() if usable(name, value)}
 
@@ -81,7 +100,9 @@ def _print(out: Console, items: list[Any]) -> None:
 
 
 def _fitting(out: Console, item: Any) -> list[Any]:
-    """An item as it is, or line by line where the terminal is too narrow for a table: broken, its figures would read as others."""
+    """An item as it is, or line by line where the terminal is too narrow for a table: broken, its
+    figures would read as others.
+    """
     if isinstance(item, Group):
         return [fitting for part in item.renderables for fitting in _fitting(out, part)]
     if isinstance(item, Table) and _least(out, item) > out.width:
@@ -93,31 +114,48 @@ def _line_by_line(table: Table) -> list[Any]:
     """Each row's label, and below it each of its other cells behind its column's heading."""
     columns: list[Any] = table.columns
     first, *others = columns
-    lines: list[Any] = [Text.assemble(first.header, style=table.header_style)] if first.header else []
-    for row, label, *cells in zip(table.rows, first.cells, *(column.cells for column in others), strict=True):
+    lines: list[Any] = (
+        [Text.assemble(first.header, style=table.header_style)] if first.header else []
+    )
+    for row, label, *cells in zip(
+        table.rows, first.cells, *(column.cells for column in others), strict=True
+    ):
         if label or not any(cells):
             lines.append(Text.assemble(label, style=row.style or first.style))
         for column, cell in zip(others, cells, strict=True):
             if cell:
-                named = Text.assemble(column.header, " " if column.header else "", cell, style=row.style or column.style)
+                named = Text.assemble(
+                    column.header,
+                    " " if column.header else "",
+                    cell,
+                    style=row.style or column.style,
+                )
                 lines.append(Padding(named, (0, 0, 0, BELOW_LABEL)))
     return lines
 
 
 def _least(out: Console, table: Table) -> int:
-    """The width below which a table's figures, or words of its labels and notes, would be broken."""
+    """The width below which a table's figures, or words of its labels and notes, would be
+    broken.
+    """
     options = out.options.update(width=UNBOUNDED)
     spare = 0
     for column in table.columns:
         measured = [Measurement.get(out, options, cell) for cell in (column.header, *column.cells)]
-        indents = [len(cell.plain) - len(cell.plain.lstrip()) for cell in column.cells if isinstance(cell, Text)]
+        indents = [
+            len(cell.plain) - len(cell.plain.lstrip())
+            for cell in column.cells
+            if isinstance(cell, Text)
+        ]
         needs = max(size.minimum for size in measured) + max(indents, default=0)
         spare += 0 if column.no_wrap else max(0, max(size.maximum for size in measured) - needs)
     return Measurement.get(out, options, table).maximum - spare
 
 
 def plainly(item: Any) -> Any:
-    """A text as stdout's encoding can show it, before it is laid out: ``Psi`` is wider than ``Ψ``. Tables see to their own cells."""
+    """A text as stdout's encoding can show it, before it is laid out: ``Psi`` is wider than ``Ψ``.
+    Tables see to their own cells.
+    """
     encoding = getattr(sys.stdout, "encoding", None)
     if isinstance(item, str):
         return plain_for(item, encoding)
@@ -130,7 +168,9 @@ def plainly(item: Any) -> Any:
     out = item.blank_copy()
     for letter in item.divide(range(1, len(item))):
         spelled = plain_for(letter.plain, encoding)
-        out.append_text(Text(spelled, spans=[Span(0, len(spelled), span.style) for span in letter.spans]))
+        out.append_text(
+            Text(spelled, spans=[Span(0, len(spelled), span.style) for span in letter.spans])
+        )
     return out
 
 
@@ -148,7 +188,9 @@ class Grid(Table):
 
 def columns(*headings: str, first: str = "") -> Table:
     """A table without lines: a first column of labels, then right-aligned figures."""
-    table = Grid(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1), header_style="bold")
+    table = Grid(
+        box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1), header_style="bold"
+    )
     table.add_column(first, justify="left", overflow="fold")
     for heading in headings:
         table.add_column(heading, justify="right", no_wrap=True)
@@ -162,6 +204,9 @@ def labelled(rows: list[tuple[str, str]]) -> Table:
     grid.add_column(overflow="fold")
     previous = None
     for label, text in rows:
-        grid.add_row("" if label == previous else f"{label}:", Text(text, "dim" if label in BACKGROUND else ""))
+        grid.add_row(
+            "" if label == previous else f"{label}:",
+            Text(text, "dim" if label in BACKGROUND else ""),
+        )
         previous = label
     return grid

@@ -6,15 +6,15 @@ from rich.console import RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
-from zerocalc.explained import ROWS_AT_PEAK, Explanation, TensorShare, saved_tensors
+from zerocalc.answers.explain import ROWS_AT_PEAK, Explanation, TensorShare, saved_tensors
 from zerocalc.ledger import STATE_KINDS, Moment, Term
+from zerocalc.quantities import byte_unit, figure, format_multiple
 from zerocalc.render.console import columns, emit, labelled
 from zerocalc.render.plans import header, parameters_of
 from zerocalc.results import Figure, Plan, TimePart, display_name
 from zerocalc.schedule import NETWORK_FABRICS, VOLUME_FACTOR, Collective, Placement
 from zerocalc.sources import PAPERS, cited
 from zerocalc.spec.cluster import Cluster
-from zerocalc.units import byte_unit, figure, format_multiple
 
 
 def show(plan: Plan, explanations: list[Explanation], whole: bool) -> None:
@@ -40,7 +40,9 @@ def _while(moments: tuple[Moment, ...]) -> str:
     return moments[0] if len(moments) == 1 else f"{moments[0]} to {moments[-1]}"
 
 
-def _entry(title: str, entry: Term | Collective | TimePart | Figure, result: str) -> list[RenderableType]:
+def _entry(
+    title: str, entry: Term | Collective | TimePart | Figure, result: str
+) -> list[RenderableType]:
     """A title, then formula = numbers = result, the source and the assumption."""
     formula = entry.formula
     lines: list[RenderableType] = [Text(title, "bold")]
@@ -48,22 +50,34 @@ def _entry(title: str, entry: Term | Collective | TimePart | Figure, result: str
     lines.append(Padding(text, (0, 0, 0, 2)))
     source = f"source: {entry.source}"
     assumption = entry.assumption if isinstance(entry, Term) else None
-    lines.append(Padding(Text(source + (f"; assumed: {assumption}" if assumption else ""), "dim"), (0, 0, 0, 2)))
+    lines.append(
+        Padding(
+            Text(source + (f"; assumed: {assumption}" if assumption else ""), "dim"), (0, 0, 0, 2)
+        )
+    )
     return lines
 
 
 def _sum(label: str, parts: list[int]) -> Text:
     total = sum(parts)
     spelled = " + ".join(f"{part:,}" for part in parts) if len(parts) > 1 else "one entry"
-    return Text(f"{label}: {spelled} = {_amount(total)}" if parts else f"{label}: nothing = 0 bytes", "green")
+    return Text(
+        f"{label}: {spelled} = {_amount(total)}" if parts else f"{label}: nothing = 0 bytes",
+        "green",
+    )
 
 
 def _memory(plan: Plan, explanation: Explanation, whole: bool) -> list[RenderableType]:
     if not explanation.terms and not whole:
         return []
-    lines: list[RenderableType] = ["", Text(f"{display_name(explanation.name)}, memory", "bold underline")]
+    lines: list[RenderableType] = [
+        "",
+        Text(f"{display_name(explanation.name)}, memory", "bold underline"),
+    ]
     for term in explanation.terms:
-        place = {"gpu": "each GPU", "cpu": "each node's host", "nvme": "each node's drives"}[term.tier]
+        place = {"gpu": "each GPU", "cpu": "each node's host", "nvme": "each node's drives"}[
+            term.tier
+        ]
         lines += _entry(f"{term.name}: {place}, {_while(term.moments)}", term, _amount(term.bytes))
     if explanation.row and not whole:
         lines.append(_sum(explanation.row, [t.bytes for t in explanation.terms]))
@@ -72,11 +86,19 @@ def _memory(plan: Plan, explanation: Explanation, whole: bool) -> list[Renderabl
         groups = sorted({t.group for t in tensors})
         for group in groups:
             own = [t for t in tensors if t.group == group]
-            whose = "one layer" if groups == [1] else f"one of {own[0].layers:,} layers" if own[0].layers > 1 else "a layer unlike others"
+            whose = (
+                "one layer"
+                if groups == [1]
+                else f"one of {own[0].layers:,} layers"
+                if own[0].layers > 1
+                else "a layer unlike others"
+            )
             lines += ["", _tensors(own, whose)]
     if whole:
         gpu = explanation.candidate.memory.gpu
-        alive = [t.bytes for t in gpu.terms if gpu.peak_moment in t.moments and t.kind != "fragmentation"]
+        alive = [
+            t.bytes for t in gpu.terms if gpu.peak_moment in t.moments and t.kind != "fragmentation"
+        ]
         lines.append(_sum("model states", [t.bytes for t in gpu.terms if t.kind in STATE_KINDS]))
         lines.append(_sum(f"peak, at {gpu.peak_moment}", alive))
         lost = [t.bytes for t in gpu.terms if t.kind == "fragmentation"]
@@ -91,13 +113,21 @@ def _tensors(tensors: list[TensorShare], whose: str) -> RenderableType:
     table = columns("shape", "dtype", "bytes", "share", first=f"saved by {whose}")
     for t in tensors:
         shape = " × ".join(f"{n:,}" for n in t.shape) + (f" / {t.divisor}" if t.divisor > 1 else "")
-        table.add_row(t.name + (" (rebuilt)" if t.rebuilt else ""), shape, t.dtype, f"{t.bytes:,}", f"{100 * t.share:.1f} %")
+        table.add_row(
+            t.name + (" (rebuilt)" if t.rebuilt else ""),
+            shape,
+            t.dtype,
+            f"{t.bytes:,}",
+            f"{100 * t.share:.1f} %",
+        )
     return table
 
 
 def _crossing(cluster: Cluster, where: Placement) -> str:
     """How much of a collective crosses the network, a GPU and a network card."""
-    inside, across = (_rounded(amount) for amount in (where.intra_node_bytes, where.inter_node_bytes))
+    inside, across = (
+        _rounded(amount) for amount in (where.intra_node_bytes, where.inter_node_bytes)
+    )
     parts = [f"{inside} inside nodes, {across} between nodes"]
     if where.hierarchical_bytes < where.inter_node_bytes:
         parts.append(f"{_rounded(where.hierarchical_bytes)} if each node's GPUs went first")
@@ -115,9 +145,16 @@ def _rounded(number: int) -> str:
 def _traffic(cluster: Cluster, explanation: Explanation, whole: bool) -> list[RenderableType]:
     if not explanation.collectives and not whole:
         return []
-    lines: list[RenderableType] = ["", Text(f"{display_name(explanation.name)}, traffic per step", "bold underline")]
+    lines: list[RenderableType] = [
+        "",
+        Text(f"{display_name(explanation.name)}, traffic per step", "bold underline"),
+    ]
     unknown = explanation.candidate.communication.unknown
-    missing = [Text(f"unknown, and in no sum: {', '.join(unknown)}", "yellow")] if unknown and whole else []
+    missing = (
+        [Text(f"unknown, and in no sum: {', '.join(unknown)}", "yellow")]
+        if unknown and whole
+        else []
+    )
     if not explanation.collectives:
         return [*lines, *(missing or [Text("nothing is sent")])]
     communication = explanation.candidate.communication
@@ -125,7 +162,10 @@ def _traffic(cluster: Cluster, explanation: Explanation, whole: bool) -> list[Re
     for c in explanation.collectives:
         calls = f"{c.count:,} call{'s' if c.count > 1 else ''} of {c.tensor_bytes:,} bytes"
         hidden = "overlapped" if c.overlapped else "exposed"
-        title = f"{c.moment}: {c.op} of {c.what} ({c.dtype}), {calls}, {c.group} group of {c.ranks:,}, {c.fabric}, {hidden}"
+        title = (
+            f"{c.moment}: {c.op} of {c.what} ({c.dtype}), {calls}, {c.group} group of "
+            f"{c.ranks:,}, {c.fabric}, {hidden}"
+        )
         lines += _entry(title, c, f"{_amount(c.sent_bytes)} sent by each GPU")
         where = places.get(id(c))
         if where is not None and where.inter_node_bytes:
@@ -140,20 +180,37 @@ def _traffic(cluster: Cluster, explanation: Explanation, whole: bool) -> list[Re
 def _times(explanation: Explanation) -> list[RenderableType]:
     if not explanation.times:
         return []
-    lines: list[RenderableType] = ["", Text(f"{display_name(explanation.name)}, time per step", "bold underline")]
+    lines: list[RenderableType] = [
+        "",
+        Text(f"{display_name(explanation.name)}, time per step", "bold underline"),
+    ]
     for part in explanation.times:
         result = (
-            f"{part.seconds:,.6g} s" if isinstance(part, TimePart) else f"{part.value:,}" if isinstance(part.value, int) else f"{part.value:,.6g}"
+            f"{part.seconds:,.6g} s"
+            if isinstance(part, TimePart)
+            else f"{part.value:,}"
+            if isinstance(part.value, int)
+            else f"{part.value:,.6g}"
         )
         lines += _entry(part.name, part, result)
     return lines
 
 
 def _volume(explanation: Explanation) -> Text:
-    """The paper's convention: elements times how often an operation moves them, over the rank's parameters."""
-    parts = [f"{VOLUME_FACTOR.get(c.op, 1)}·{c.count:,}·{c.tensor_bytes:,} bytes of {c.dtype}" for c in explanation.collectives if c.group == "dp"]
+    """The paper's convention: elements times how often an operation moves them, over the rank's
+    parameters.
+    """
+    parts = [
+        f"{VOLUME_FACTOR.get(c.op, 1)}·{c.count:,}·{c.tensor_bytes:,} bytes of {c.dtype}"
+        for c in explanation.collectives
+        if c.group == "dp"
+    ]
     volume = explanation.candidate.communication.volume_params
-    return Text(f"volume as N_d grows: ({' + '.join(parts) or '0'}), in elements over the rank's Ψ = {format_multiple(volume, 4)}Ψ", "green")
+    return Text(
+        f"volume as N_d grows: ({' + '.join(parts) or '0'}), in elements over the rank's Ψ "
+        f"= {format_multiple(volume, 4)}Ψ",
+        "green",
+    )
 
 
 def _papers(plan: Plan, explanations: list[Explanation]) -> list[str]:
@@ -164,7 +221,11 @@ def _papers(plan: Plan, explanations: list[Explanation]) -> list[str]:
 def _legend(explanations: list[Explanation]) -> str:
     meanings: dict[str, set[str]] = {}
     for explanation in explanations:
-        entries: tuple[Term | Collective | TimePart | Figure, ...] = (*explanation.terms, *explanation.collectives, *explanation.times)
+        entries: tuple[Term | Collective | TimePart | Figure, ...] = (
+            *explanation.terms,
+            *explanation.collectives,
+            *explanation.times,
+        )
         for entry in entries:
             for symbol, keyword in entry.formula.symbols.items():
                 meanings.setdefault(symbol, set()).add(keyword.replace("_", " "))

@@ -7,7 +7,16 @@ import sys
 from collections.abc import Callable
 
 from zerocalc.ledger import Term
-from zerocalc.render.plans import header, memory_rows, parameters_of, remarks, traffic_rows, unit_of, unknown_sent, verdict
+from zerocalc.render.plans import (
+    header,
+    memory_rows,
+    parameters_of,
+    remarks,
+    traffic_rows,
+    unit_of,
+    unknown_sent,
+    verdict,
+)
 from zerocalc.results import Estimate, Plan, display_name
 from zerocalc.schedule import HOST_TRAFFIC
 
@@ -24,9 +33,15 @@ CSV_COLUMNS: dict[str, Callable[[Estimate], object]] = {
     "unknown": lambda c: " ".join(c.memory.gpu.unknown),
     "fits": lambda c: "" if c.fits is None else str(c.fits).lower(),
     "volume_params": lambda c: c.communication.volume_params,
-    "ratio_to_dp": lambda c: "" if c.communication.ratio_to_dp is None else c.communication.ratio_to_dp,
-    "sent_bytes_per_gpu": lambda c: "" if unknown_sent(c.communication) else c.communication.sent_bytes_per_gpu,
-    "host_bytes_per_gpu": lambda c: "" if HOST_TRAFFIC in c.communication.unknown else c.communication.host_bytes_per_gpu,
+    "ratio_to_dp": lambda c: (
+        "" if c.communication.ratio_to_dp is None else c.communication.ratio_to_dp
+    ),
+    "sent_bytes_per_gpu": lambda c: (
+        "" if unknown_sent(c.communication) else c.communication.sent_bytes_per_gpu
+    ),
+    "host_bytes_per_gpu": lambda c: (
+        "" if HOST_TRAFFIC in c.communication.unknown else c.communication.host_bytes_per_gpu
+    ),
     "known_sent_bytes_per_gpu": lambda c: c.communication.sent_bytes_per_gpu,
     "unknown_traffic": lambda c: ", ".join(c.communication.unknown),
     "nvme_bytes_per_gpu": lambda c: c.communication.nvme_bytes_per_gpu,
@@ -61,7 +76,8 @@ def show_markdown(plan: Plan) -> None:
     lines += ["<br>\n".join(header(plan.job, parameters_of(plan))), ""]
     lines += [f"| {unit} per GPU | | {' | '.join(names)} |", f"|---|---:|{'---:|' * len(names)}"]
     lines += [
-        f"| {row.label.strip()} | {row.coefficient} | {' | '.join(row.cells)} |" for row in [*memory_rows(plan, size), *traffic_rows(plan, size)]
+        f"| {row.label.strip()} | {row.coefficient} | {' | '.join(row.cells)} |"
+        for row in [*memory_rows(plan, size), *traffic_rows(plan, size)]
     ]
     lines += ["", *(f"- {label}: {text}" for label, text in remarks(plan))]
     sys.stdout.write("\n".join(lines) + "\n")

@@ -1,4 +1,6 @@
-"""Published tables beside ours: each cell as ``printed / ours`` and a mark that says how it was compared."""
+"""Published tables beside ours: each cell as ``printed / ours`` and a mark that says how it was
+compared.
+"""
 
 from __future__ import annotations
 
@@ -8,12 +10,19 @@ from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.text import Text
 
-from zerocalc.papers import READINGS, Cell, Comparison, Reading, Table, TierRow, summary
+from zerocalc.papers.tables import READINGS, Cell, Comparison, Reading, Table, TierRow, summary
+from zerocalc.quantities import GB, figure, format_count
 from zerocalc.render.console import columns, emit, labelled, plainly
 from zerocalc.results import display_name
-from zerocalc.units import GB, figure, format_count
 
-LETTERS: dict[Reading, str] = {"truncated": "t", "derived": "d", "bound": "b", "figure": "f", "memory": "m", "unclear": "u"}
+LETTERS: dict[Reading, str] = {
+    "truncated": "t",
+    "derived": "d",
+    "bound": "b",
+    "figure": "f",
+    "memory": "m",
+    "unclear": "u",
+}
 """What follows a mark, or stands in its place, where the print is not simply rounded."""
 GAP = 3
 """Spaces between two columns."""
@@ -21,8 +30,14 @@ STYLES = {"same": "green", "differs": "bold red", None: "dim"}
 
 
 def render_table(table: Table) -> RenderableType:
-    """A table, group by group as the source has it, then what the marks mean, notes and how many cells agree."""
-    parts: list[RenderableType] = [Text(table.title, style="bold"), Text(table.source, style="dim"), ""]
+    """A table, group by group as the source has it, then what the marks mean, notes and how many
+    cells agree.
+    """
+    parts: list[RenderableType] = [
+        Text(table.title, style="bold"),
+        Text(table.source, style="dim"),
+        "",
+    ]
     for group in dict.fromkeys(cell.group for cell in table.cells):
         cells = [cell for cell in table.cells if cell.group == group]
         if group:
@@ -36,16 +51,23 @@ def render_table(table: Table) -> RenderableType:
 
 
 class Wrapped:
-    """A grid whose columns are laid out in as many grids, one below the other, as the console's width asks for."""
+    """A grid whose columns are laid out in as many grids, one below the other, as the console's
+    width asks for.
+    """
 
     def __init__(self, heading: str, labels: list[str], figures: dict[str, list[Text]]) -> None:
         self.heading, self.labels = plainly(heading), [plainly(label) for label in labels]
-        self.figures = {plainly(name): [plainly(text) for text in texts] for name, texts in figures.items()}
+        self.figures = {
+            plainly(name): [plainly(text) for text in texts] for name, texts in figures.items()
+        }
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """The grids."""
         names = list(self.figures)
-        widths = {name: max(cell_len(name), *(text.cell_len for text in self.figures[name])) + GAP for name in names}
+        widths = {
+            name: max(cell_len(name), *(text.cell_len for text in self.figures[name])) + GAP
+            for name in names
+        }
         space = options.max_width - max(cell_len(label) for label in (self.heading, *self.labels))
         for parts in range(1, len(names) + 1):
             size = -(-len(names) // parts)
@@ -62,21 +84,32 @@ class Wrapped:
 
 
 def _grid(table: Table, cells: list[Cell]) -> Wrapped:
-    """The cells of one group; a unit stands with whatever shares it: the columns, or else the rows."""
+    """The cells of one group; a unit stands with whatever shares it: the columns, or else the
+    rows.
+    """
     by_place = {(cell.row, cell.column): cell for cell in cells}
     used = [name for name in table.columns if any(cell.column == name for cell in cells)]
     rows = list(dict.fromkeys(cell.row for cell in cells))
     units = {name: next(cell.unit for cell in cells if cell.column == name) for name in used}
     row_units = {row: {cell.unit for cell in cells if cell.row == row} for row in rows}
-    by_row = len({cell.unit for cell in cells}) > 1 and all(len(found) == 1 for found in row_units.values())
+    by_row = len({cell.unit for cell in cells}) > 1 and all(
+        len(found) == 1 for found in row_units.values()
+    )
     width = max(len(mark(cell)) for cell in cells)
 
     def column(name: str) -> list[Text]:
         found = [by_place.get((row, name)) for row in rows]
-        return [_shown(cell, width, by_row or cell.unit == units[name]) if cell else Text() for cell in found]
+        return [
+            _shown(cell, width, by_row or cell.unit == units[name]) if cell else Text()
+            for cell in found
+        ]
 
     labels = [f"{row} [{_short(*row_units[row])}]" for row in rows] if by_row else rows
-    return Wrapped(table.heading, labels, {name if by_row else f"{name}, {_short(units[name])}": column(name) for name in used})
+    return Wrapped(
+        table.heading,
+        labels,
+        {name if by_row else f"{name}, {_short(units[name])}": column(name) for name in used},
+    )
 
 
 def _short(unit: str) -> str:
@@ -85,12 +118,20 @@ def _short(unit: str) -> str:
 
 def _shown(cell: Cell, width: int, unit_known: bool) -> Text:
     unit = "" if unit_known else _short(cell.unit)
-    printed = "–" if cell.printed is None else f"{'< ' if cell.reading == 'bound' else ''}{cell.printed}{unit}"
-    return Text.assemble(f"{printed} / {cell.shown}{unit} ", (mark(cell).ljust(width), STYLES[cell.verdict]))
+    printed = (
+        "–"
+        if cell.printed is None
+        else f"{'< ' if cell.reading == 'bound' else ''}{cell.printed}{unit}"
+    )
+    return Text.assemble(
+        f"{printed} / {cell.shown}{unit} ", (mark(cell).ljust(width), STYLES[cell.verdict])
+    )
 
 
 def mark(cell: Cell) -> str:
-    """``✓`` agrees, ``✗`` differs, nothing where there is no verdict; then the letter of how the print is to be read."""
+    """``✓`` agrees, ``✗`` differs, nothing where there is no verdict; then the letter of how the
+    print is to be read.
+    """
     sign = {"same": "✓", "differs": "✗", None: ""}[cell.verdict]
     return sign + LETTERS.get(cell.reading, "")
 
@@ -104,7 +145,11 @@ def legend(table: Table) -> str:
         words.append("✓ same")
     if "differs" in verdicts:
         words.append("✗ differs")
-    words += [f"{letter} {READINGS[reading]}" for reading, letter in LETTERS.items() if reading in readings]
+    words += [
+        f"{letter} {READINGS[reading]}"
+        for reading, letter in LETTERS.items()
+        if reading in readings
+    ]
     return " · ".join(words)
 
 
@@ -119,7 +164,9 @@ TIER_ROWS: tuple[tuple[str, Callable[[TierRow], str]], ...] = (
 
 
 def render_comparison(comparison: Comparison, printed: Table | None = None) -> RenderableType:
-    """DDP and the ZeRO stages side by side; with the table of [ZeRO] figure 1, also what that prints for the same model and GPUs."""
+    """DDP and the ZeRO stages side by side; with the table of [ZeRO] figure 1, also what that
+    prints for the same model and GPUs.
+    """
     c = comparison
     title = f"{format_count(c.parameters)} parameters on {c.gpus} GPUs: {c.title}"
     heading = "GB (1e9) per GPU"
@@ -132,17 +179,37 @@ def render_comparison(comparison: Comparison, printed: Table | None = None) -> R
         grid.add_row(label, *(figure(amount, GB) for amount in amounts))
     grid.add_row("model states", *(figure(row.states_bytes, GB) for row in c.stages), style="bold")
     if printed is not None:
-        grid.add_row("  printed", *(Text.assemble(f"{cell.printed} ", (mark(cell), STYLES[cell.verdict])) for cell in printed.cells))
+        grid.add_row(
+            "  printed",
+            *(
+                Text.assemble(f"{cell.printed} ", (mark(cell), STYLES[cell.verdict]))
+                for cell in printed.cells
+            ),
+        )
     grid.add_row("  of DDP", *(f"{row.share_of_ddp:.1%}".replace("%", " %") for row in c.stages))
     grid.add_section()
     grid.add_row("traffic per step", *(f"{row.volume_params:g}Ψ" for row in c.stages))
     grid.add_row("  of DDP", *(f"{row.ratio_to_ddp:.1f}×" for row in c.stages))
     grid.add_section()
-    grid.add_row(f"largest model, {c.memory_bytes / GB:g} GB", *(format_count(row.largest_parameters) for row in c.stages))
-    tiers = Wrapped(
-        "GB (1e9), for each GPU", [label for label, _ in TIER_ROWS], {row.name: [Text(pick(row)) for _, pick in TIER_ROWS] for row in c.offloads}
+    grid.add_row(
+        f"largest model, {c.memory_bytes / GB:g} GB",
+        *(format_count(row.largest_parameters) for row in c.stages),
     )
-    return Group(Text(title, style="bold"), Text(c.source, style="dim"), "", grid, "", tiers, "", labelled([("note", note) for note in c.notes]))
+    tiers = Wrapped(
+        "GB (1e9), for each GPU",
+        [label for label, _ in TIER_ROWS],
+        {row.name: [Text(pick(row)) for _, pick in TIER_ROWS] for row in c.offloads},
+    )
+    return Group(
+        Text(title, style="bold"),
+        Text(c.source, style="dim"),
+        "",
+        grid,
+        "",
+        tiers,
+        "",
+        labelled([("note", note) for note in c.notes]),
+    )
 
 
 def show_tables(tables: list[Table]) -> None:
@@ -157,4 +224,9 @@ def show_overview(comparison: Comparison, tables: list[Table]) -> None:
     """Print the comparison, then a line on each table that can be asked for."""
     printed = next((table for table in tables if table.name == "zero-figure1"), None)
     listing = labelled([(table.name, summary(table)) for table in tables])
-    emit(render_comparison(comparison, printed), "", Text("zerocalc paper TABLE (or all) sets each of these beside ours:"), listing)
+    emit(
+        render_comparison(comparison, printed),
+        "",
+        Text("zerocalc paper TABLE (or all) sets each of these beside ours:"),
+        listing,
+    )

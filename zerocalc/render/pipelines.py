@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from rich.text import Text
 
-from zerocalc.pipeline import StageRow
+from zerocalc.answers.pipeline_stages import StageRow
+from zerocalc.quantities import figure, format_count
 from zerocalc.render.console import columns, emit, labelled
 from zerocalc.render.plans import UNKNOWN, unit_of
 from zerocalc.results import Plan, display_name
-from zerocalc.units import figure, format_count
 
 FITS = {True: "yes", False: "no", None: UNKNOWN}
 
@@ -26,12 +26,29 @@ def show(plan: Plan, rows: tuple[StageRow, ...]) -> None:
             table.add_row(display_name(row.name), *[""] * len(titles), style="bold")
         before = row.stage
         which = str(row.first) if row.first == row.last else f"{row.first}-{row.last}"
-        cells = [str(row.layers), format_count(row.parameters), str(row.in_flight), figure(row.states_bytes, size)]
-        cells += [UNKNOWN if row.activations_bytes is None else figure(row.activations_bytes, size), figure(row.peak_bytes, size)]
+        cells = [
+            str(row.layers),
+            format_count(row.parameters),
+            str(row.in_flight),
+            figure(row.states_bytes, size),
+        ]
+        cells += [
+            UNKNOWN if row.activations_bytes is None else figure(row.activations_bytes, size),
+            figure(row.peak_bytes, size),
+        ]
         table.add_row(Text(f"  stage {which}"), *cells, *([FITS[row.fits]] if known else []))
-    what = "chunks of layers, each of one micro-batch," if plan.job.parallel.interleave > 1 else "micro-batches"
+    what = (
+        "chunks of layers, each of one micro-batch,"
+        if plan.job.parallel.interleave > 1
+        else "micro-batches"
+    )
     remarks = [("in flight", f"{what} whose activations are held at once")]
     copies = sum({row.last: row.copied_parameters for row in rows}.values())
     if copies:
-        remarks.append(("params", f"the last stage has its own copy of the tied embedding ({format_count(copies)})"))
+        remarks.append(
+            (
+                "params",
+                f"the last stage has its own copy of the tied embedding ({format_count(copies)})",
+            )
+        )
     emit("", table, "", labelled(remarks))

@@ -11,7 +11,12 @@ from zerocalc.render.console import columns, emit, labelled
 
 FIGURES: dict[str, tuple[str, ...]] = {
     "models": ("family", "layers", "parameters", "active per token"),
-    "gpus": ("usable_bytes", "bf16_dense_flops_per_second", "memory_bytes_per_second", "scale_up_bytes_per_second"),
+    "gpus": (
+        "usable_bytes",
+        "bf16_dense_flops_per_second",
+        "memory_bytes_per_second",
+        "scale_up_bytes_per_second",
+    ),
     "nodes": ("gpus", "gpu", "network_bytes_per_second"),
     "recipes": ("title",),
     "frameworks": ("title",),
@@ -34,7 +39,14 @@ HEADINGS = {
 
 def show_kinds(names: dict[str, list[str]]) -> None:
     """Print the kinds and what each holds."""
-    emit(labelled([(kind, f"{len(found)}: {', '.join(found)}" if found else "none") for kind, found in names.items()]))
+    emit(
+        labelled(
+            [
+                (kind, f"{len(found)}: {', '.join(found)}" if found else "none")
+                for kind, found in names.items()
+            ]
+        )
+    )
 
 
 def show_names(kind: str, tables: dict[str, dict[str, Any]]) -> None:
@@ -61,7 +73,9 @@ def show_one(kind: str, name: str, table: dict[str, Any]) -> None:
 
 
 def _words(value: Any, inner: bool = False) -> str:
-    """A value in words: a table as its keys and values, tables and lists inside others in parentheses."""
+    """A value in words: a table as its keys and values, tables and lists inside others in
+    parentheses.
+    """
     if isinstance(value, bool):
         return str(value).lower()
     if not isinstance(value, (dict, list)):

@@ -1,4 +1,6 @@
-"""`step` as text: the moments of a step, stages side by side, and the three questions of somebody learning ZeRO."""
+"""`step` as text: the moments of a step, stages side by side, and the three questions of somebody
+learning ZeRO.
+"""
 
 from __future__ import annotations
 
@@ -7,14 +9,26 @@ from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
 
+from zerocalc.answers.timeline import (
+    QUESTIONS,
+    TITLES,
+    Holding,
+    Instant,
+    copied,
+    elsewhere,
+    gathered,
+    holdings,
+    moved,
+    unknown_gathers,
+    walk,
+)
 from zerocalc.ledger import MOMENTS, STATE_KINDS, Moment, Term
+from zerocalc.quantities import figure
 from zerocalc.render.console import columns, emit, labelled
 from zerocalc.render.plans import header, parameters_of, unit_of
 from zerocalc.results import Estimate, Plan, display_name
 from zerocalc.schedule import Collective
 from zerocalc.spec.job import Job
-from zerocalc.units import figure
-from zerocalc.walk import QUESTIONS, TITLES, Holding, Instant, copied, elsewhere, gathered, holdings, moved, unknown_gathers, walk
 
 LEGEND = "+ has arrived, - is gone, > was sent (calls, bytes)"
 
@@ -29,17 +43,35 @@ def show(plan: Plan) -> None:
     walks = [(candidate, walk(candidate)) for candidate in plan.candidates]
     heading, size = unit_of(plan)
     unit = heading.partition(" ")[0]
-    shown.append(Text(f"{heading} per GPU, one step of {_count(plan.job.training.accumulation, 'micro-batch', 'es')}: {LEGEND}"))
+    shown.append(
+        Text(
+            f"{heading} per GPU, one step of "
+            f"{_count(plan.job.training.accumulation, 'micro-batch', 'es')}: {LEGEND}"
+        )
+    )
     for index, moment in enumerate(MOMENTS):
         title = f"{index + 1}. {TITLES[moment]}"
-        if moment != MOMENTS[0] and not any(i.arrives or i.frees or i.sends for i in _at(moment, walks)):
+        if moment != MOMENTS[0] and not any(
+            i.arrives or i.frees or i.sends for i in _at(moment, walks)
+        ):
             shown += ["", Text(title, "bold"), Text("nothing changes in what is known")]
         else:
             shown += ["", _moment(title, moment, walks, size)]
     shown += ["", Rule(style="dim")]
     for question in QUESTIONS:
-        shown += [Text(question, "bold"), labelled([(display_name(c.name), answer(question, plan.job, c, unit, size)) for c in plan.candidates]), ""]
-    remarks = [("note", text) for text in plan.notes] + [("assumed", text) for text in plan.assumptions]
+        shown += [
+            Text(question, "bold"),
+            labelled(
+                [
+                    (display_name(c.name), answer(question, plan.job, c, unit, size))
+                    for c in plan.candidates
+                ]
+            ),
+            "",
+        ]
+    remarks = [("note", text) for text in plan.notes] + [
+        ("assumed", text) for text in plan.assumptions
+    ]
     shown.append(labelled(remarks))
     emit(*shown)
 
@@ -48,21 +80,33 @@ def _at(moment: Moment, walks: list[tuple[Estimate, list[Instant]]]) -> list[Ins
     return [next(i for i in instants if i.moment == moment) for _, instants in walks]
 
 
-def _moment(title: str, moment: Moment, walks: list[tuple[Estimate, list[Instant]]], size: int) -> Table:
-    """What each stage holds at a moment, what has arrived and gone since the one before, and what was sent."""
+def _moment(
+    title: str, moment: Moment, walks: list[tuple[Estimate, list[Instant]]], size: int
+) -> Table:
+    """What each stage holds at a moment, what has arrived and gone since the one before, and what
+    was sent.
+    """
     instants = _at(moment, walks)
     table = columns(*(display_name(candidate.name) for candidate, _ in walks), first=title)
 
     def rows(mark: str, each: list[tuple[Term, ...]], style: str = "") -> None:
         for name in dict.fromkeys(t.name for terms in each for t in terms):
             amounts = [[t.bytes for t in terms if t.name == name] for terms in each]
-            table.add_row(f"{mark} {name}", *(figure(sum(found), size) if found else "" for found in amounts), style=style)
+            table.add_row(
+                f"{mark} {name}",
+                *(figure(sum(found), size) if found else "" for found in amounts),
+                style=style,
+            )
 
     new = {t.name for i in instants for t in i.arrives} if moment != MOMENTS[0] else set()
     rows(" ", [tuple(t for t in i.holds if t.name not in new) for i in instants])
     rows("+", [tuple(t for t in i.holds if t.name in new) for i in instants])
     known = any(candidate.memory.gpu.unknown for candidate, _ in walks)
-    table.add_row(f"  {'known' if known else 'in all'}", *(figure(i.total_bytes, size) for i in instants), style="bold")
+    table.add_row(
+        f"  {'known' if known else 'in all'}",
+        *(figure(i.total_bytes, size) for i in instants),
+        style="bold",
+    )
     peaks = [candidate.memory.gpu.peak_moment == moment for candidate, _ in walks]
     if any(peaks):
         table.add_row("", *("peak" if here else "" for here in peaks), style="italic")
@@ -71,7 +115,10 @@ def _moment(title: str, moment: Moment, walks: list[tuple[Estimate, list[Instant
     sent = [_sums(i.sends) for i in instants]
     for key in dict.fromkeys(key for sums in sent for key in sums):
         op, what, group = key
-        cells = (f"×{sums[key][0]:,} {figure(sums[key][1], size)}" if key in sums else "" for sums in sent)
+        cells = (
+            f"×{sums[key][0]:,} {figure(sums[key][1], size)}" if key in sums else ""
+            for sums in sent
+        )
         table.add_row(f"> {op} of {what} ({group})", *cells)
     return table
 
@@ -88,7 +135,9 @@ def _sums(collectives: tuple[Collective, ...]) -> dict[tuple[str, str, str], tup
 
 def answer(question: str, job: Job, candidate: Estimate, unit: str, size: int) -> str:
     """One of the three questions, answered from a candidate's entries."""
-    return {QUESTIONS[0]: _forward, QUESTIONS[1]: _gradients, QUESTIONS[2]: _update}[question](job, candidate, unit, size)
+    return {QUESTIONS[0]: _forward, QUESTIONS[1]: _gradients, QUESTIONS[2]: _update}[question](
+        job, candidate, unit, size
+    )
 
 
 def _part(job: Job) -> str:
@@ -105,14 +154,24 @@ def _share(holding: Holding, unit: str, size: int) -> str:
 def _away(candidate: Estimate, kinds: frozenset[str], unit: str, size: int) -> str:
     """What lies in a node's memory or on its drives instead, if anything does."""
     words = {"cpu": "the host", "nvme": "drives"}
-    sums = {tier: sum(t.bytes for t in elsewhere(candidate, kinds) if t.tier == tier) for tier in words}
-    parts = [f"{figure(amount, size)} {unit} a node on {words[tier]}" for tier, amount in sums.items() if amount]
+    sums = {
+        tier: sum(t.bytes for t in elsewhere(candidate, kinds) if t.tier == tier) for tier in words
+    }
+    parts = [
+        f"{figure(amount, size)} {unit} a node on {words[tier]}"
+        for tier, amount in sums.items()
+        if amount
+    ]
     return f"; of model states {' and '.join(parts)}" if parts else ""
 
 
 def _copied_away(candidate: Estimate, unit: str, size: int) -> str:
     """Gradients that leave the GPU as they come."""
-    sent = sum(c.sent_bytes for c in copied(candidate, "backward") if c.fabric == "pcie" and c.what.startswith("gradients to"))
+    sent = sum(
+        c.sent_bytes
+        for c in copied(candidate, "backward")
+        if c.fabric == "pcie" and c.what.startswith("gradients to")
+    )
     return f"copied to the host ({figure(sent, size)} {unit} a GPU)"
 
 
@@ -122,13 +181,23 @@ def _update_on_host(candidate: Estimate, unit: str, size: int) -> str:
     back = sum(c.sent_bytes for c in copied(candidate, "step") if c.fabric == "pcie")
     text = "Each host updates the shares of its GPUs with the optimizer states in its memory"
     if read:
-        text = f"Each host updates the shares of its GPUs, reading their states from drives and writing them back ({figure(read, size)} {unit} a GPU)"
+        text = (
+            "Each host updates the shares of its GPUs, reading their states from drives and "
+            f"writing them back ({figure(read, size)} {unit} a GPU)"
+        )
     if back:
         text += f"; each GPU gets its new weights back ({figure(back, size)} {unit})"
     calls = moved(candidate, "step", "weights")
     if calls:
-        return f"{text}; then {calls[0].op} gives every GPU all new weights ({figure(sum(c.sent_bytes for c in calls), size)} {unit} sent)."
-    return f"{text}; the next forward brings the new weights." if not back else f"{text}; the next forward gathers them."
+        return (
+            f"{text}; then {calls[0].op} gives every GPU all new weights "
+            f"({figure(sum(c.sent_bytes for c in calls), size)} {unit} sent)."
+        )
+    return (
+        f"{text}; the next forward brings the new weights."
+        if not back
+        else f"{text}; the next forward gathers them."
+    )
 
 
 def _seen(job: Job) -> str:
@@ -148,13 +217,22 @@ def _seen(job: Job) -> str:
 
 def _forward(job: Job, candidate: Estimate, unit: str, size: int) -> str:
     held = [_share(h, unit, size) for h in holdings(candidate, "forward")]
-    text = _part(job) + (", ".join(held) or "no model states") + _away(candidate, STATE_KINDS, unit, size)
+    text = (
+        _part(job)
+        + (", ".join(held) or "no model states")
+        + _away(candidate, STATE_KINDS, unit, size)
+    )
     calls = moved(candidate, "forward", "weights")
     if calls:
         op = calls[0].op
         units = gathered(candidate, "forward")
-        how_large = f" ({figure(sum(t.bytes for t in units), size)} {unit} at a time)" if units else ""
-        text += f"; the weights in use are brought by {op}, unit by unit, just before they are needed, and freed after{how_large}"
+        how_large = (
+            f" ({figure(sum(t.bytes for t in units), size)} {unit} at a time)" if units else ""
+        )
+        text += (
+            f"; the weights in use are brought by {op}, unit by unit, just before they are "
+            f"needed, and freed after{how_large}"
+        )
         if unknown_gathers(candidate):
             text += " (how large a unit is depends on the architecture)"
     return f"{text}; {_seen(job)}."
@@ -164,16 +242,29 @@ def _gradients(job: Job, candidate: Estimate, unit: str, size: int) -> str:
     calls = moved(candidate, "backward", "gradients")
     kept = next((h for h in holdings(candidate, "backward_end") if h.kind == "gradients"), None)
     split = job.parallel.tp * job.parallel.pp
-    made = f"Backward makes {'them' if split == 1 else f'those of its 1/{split:,} of the model,'} from the last layer to the first"
+    made = (
+        f"Backward makes {'them' if split == 1 else f'those of its 1/{split:,} of the model,'} "
+        "from the last layer to the first"
+    )
     share = _share(kept, unit, size) if kept else _copied_away(candidate, unit, size)
     if not calls:
-        return f"{made}; no other GPU holds the same parameters, so that nothing is reduced; it keeps {share}."
+        return (
+            f"{made}; no other GPU holds the same parameters, so that nothing is reduced; it "
+            f"keeps {share}."
+        )
     sent = sum(c.sent_bytes for c in calls)
     count = sum(c.count for c in calls)
     hidden = "while backward goes on" if all(c.overlapped for c in calls) else "after backward"
     each = "each GPU" if split == 1 else f"each of the {calls[0].ranks:,} GPUs with that part"
-    fate = f"{each} keeps all the sums" if kept and kept.parts == 1 else f"{each} keeps the sums of its share and frees the rest"
-    how = f"{calls[0].op} adds them up {hidden} ({_count(count, 'call')}, {figure(sent, size)} {unit} sent)"
+    fate = (
+        f"{each} keeps all the sums"
+        if kept and kept.parts == 1
+        else f"{each} keeps the sums of its share and frees the rest"
+    )
+    how = (
+        f"{calls[0].op} adds them up {hidden} ({_count(count, 'call')}, {figure(sent, size)} "
+        f"{unit} sent)"
+    )
     return f"{made}; {how}; {fate}: {share}."
 
 
@@ -190,15 +281,27 @@ def _update_on_gpus(job: Job, candidate: Estimate, parts: int, unit: str, size: 
     if job.cluster.gpus == 1:
         return "The one GPU updates all parameters."
     if job.shards == 1:
-        return "Each GPU updates its part of the model, which no other GPU holds: there is nothing to agree on."
-    own = "all parameters" if job.parallel.tp * job.parallel.pp == 1 else "all parameters of its part of the model"
+        return (
+            "Each GPU updates its part of the model, which no other GPU holds: there is "
+            "nothing to agree on."
+        )
+    own = (
+        "all parameters"
+        if job.parallel.tp * job.parallel.pp == 1
+        else "all parameters of its part of the model"
+    )
     if parts == 1:
         return f"Every GPU updates {own} from the same sums, so that all agree without a word."
-    whole = "the parameters" if own == "all parameters" else "the parameters of its part of the model"
+    whole = (
+        "the parameters" if own == "all parameters" else "the parameters of its part of the model"
+    )
     text = f"Each GPU updates its 1/{parts:,} of {whole} with its share of the optimizer states"
     calls = moved(candidate, "step", "weights")
     if calls:
         sent = figure(sum(c.sent_bytes for c in calls), size)
         new = "all new weights" if own == "all parameters" else "all new weights of that part"
         return f"{text}; then {calls[0].op} gives every GPU {new} ({sent} {unit} sent)."
-    return f"{text}; nobody holds the rest, so nothing is sent: the next forward gathers the new weights."
+    return (
+        f"{text}; nobody holds the rest, so nothing is sent: the next forward gathers the new "
+        "weights."
+    )

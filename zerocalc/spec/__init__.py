@@ -1,4 +1,5 @@
 """What the user describes: validated once, here, and frozen.
 
-Annotations stand here without ``from __future__ import annotations``: pydantic would compile each of them from its text at every start.
+Annotations stand here without ``from __future__ import annotations``: pydantic would compile each
+of them from its text at every start.
 """

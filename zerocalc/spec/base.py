@@ -1,4 +1,6 @@
-"""What all parts of a Job share: frozen pydantic models, errors that name a field, names that stand for presets."""
+"""What all parts of a Job share: frozen pydantic models, errors that name a field, names that stand
+for presets.
+"""
 
 from collections.abc import Callable
 from typing import Any, get_args
@@ -6,7 +8,7 @@ from typing import Any, get_args
 from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
 
 from zerocalc import presets
-from zerocalc.units import shown
+from zerocalc.quantities import shown
 
 LONGEST_PATH = 4096
 """Characters of a field that holds a preset's name or a file's path; what Linux takes at most."""
@@ -15,11 +17,19 @@ LONGEST_PATH = 4096
 class Spec(BaseModel):
     """Base of everything that a user describes."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True, allow_inf_nan=False, hide_input_in_errors=True)
+    model_config = ConfigDict(
+        frozen=True,
+        extra="forbid",
+        defer_build=True,
+        allow_inf_nan=False,
+        hide_input_in_errors=True,
+    )
 
 
 class FieldError(ValueError):
-    """A value that contradicts another one: ``path`` is the field to blame, relative to the Job (``zero.stage``)."""
+    """A value that contradicts another one: ``path`` is the field to blame, relative to the Job
+    (``zero.stage``).
+    """
 
     def __init__(self, path: str, text: str) -> None:
         super().__init__(text)
@@ -30,7 +40,10 @@ def require(value: object, spec: type[Spec], function: str) -> None:
     """Raise `TypeError`, one line, unless ``value`` is what a public function takes."""
     if not isinstance(value, spec):
         name = f"zerocalc.{spec.__name__}"
-        raise TypeError(f"{function} takes a {spec.__name__}, not {type(value).__name__}; {name}(...) or {name}.model_validate({{...}}) makes one")
+        raise TypeError(
+            f"{function} takes a {spec.__name__}, not {type(value).__name__}; {name}(...) "
+            f"or {name}.model_validate({{...}}) makes one"
+        )
 
 
 def from_preset(kind: str) -> BeforeValidator:
@@ -50,13 +63,16 @@ def listed(value: Any) -> Any:
 def explain(error: ValidationError, root: type[BaseModel] | None = None) -> tuple[str, str]:
     """The first fault of a failed validation, as a dotted field path and one line of text.
 
-    ``root`` is what was validated; with it an unknown field is answered with the known ones that are nearest.
+    ``root`` is what was validated; with it an unknown field is answered with the known ones that
+    are nearest.
     """
     # A missing or unknown field often comes with follow-up faults; the first is the one to mend.
     first = error.errors(include_url=False)[0]
     *within, last = first["loc"] or ("",)
     places = [part for part in within if not _is_step(part)]
-    if first["type"] == "extra_forbidden" or not _is_step(last):  # an unknown key can look like anything
+    if first["type"] == "extra_forbidden" or not _is_step(
+        last
+    ):  # an unknown key can look like anything
         places.append(last)
     if len(places) > 1 and places[-1] in UNION_BRANCHES:
         places.pop()
@@ -77,13 +93,17 @@ def _is_step(place: Any) -> bool:
 
 
 UNION_BRANCHES = frozenset({"constrained-int", "str"})
-"""What pydantic appends to the path of a value that can be of several kinds: the first of these kinds."""
+"""What pydantic appends to the path of a value that can be of several kinds: the first of these
+kinds.
+"""
 NAMEABLE = frozenset({"model", "gpu", "node", "recipe", "framework"})
 """Fields that a preset's name can stand for."""
 
 
 def _nearest_fields(root: type[BaseModel] | None, places: list[Any]) -> str:
-    """A clause on the fields that could have been meant, or on all that there are where these are few."""
+    """A clause on the fields that could have been meant, or on all that there are where these are
+    few.
+    """
     spec = root
     for place in places[:-1]:
         if spec is not None and isinstance(place, str):
@@ -108,20 +128,31 @@ def _spec_in(annotation: Any) -> type[BaseModel] | None:
 
 def _wording(fault: Any, path: str) -> str:
     value, context = shown(fault.get("input")), fault.get("ctx", {})
-    table = "neither a name nor a table of fields" if path.rpartition(".")[2] in NAMEABLE else "not a table of fields"
+    table = (
+        "neither a name nor a table of fields"
+        if path.rpartition(".")[2] in NAMEABLE
+        else "not a table of fields"
+    )
     words: dict[str, Callable[[], str]] = {
         "missing": lambda: "is missing",
-        "literal_error": lambda: f"{value} is not one of {context['expected'].replace(' or ', ', ')}",
+        "literal_error": lambda: (
+            f"{value} is not one of {context['expected'].replace(' or ', ', ')}"
+        ),
         "bool_type": lambda: f"{value} is not true or false",
         "string_type": lambda: f"{value} is not a text",
         "string_unicode": lambda: f"{value} holds a character that is none",
-        "string_too_long": lambda: f"has {len(fault['input']):,} characters; the most is {context['max_length']:,}",
+        "string_too_long": lambda: (
+            f"has {len(fault['input']):,} characters; the most is {context['max_length']:,}"
+        ),
         "string_too_short": lambda: "is an empty text",
         "model_type": lambda: f"{value} is {table}",
         "dict_type": lambda: f"{value} is not a table of fields",
         "tuple_type": lambda: f"{value} is not a list",
         "list_type": lambda: f"{value} is not a list",
-        "too_long": lambda: f"has {context['actual_length'] or len(fault['input']):,} items; the most is {context['max_length']:,}",
+        "too_long": lambda: (
+            f"has {context['actual_length'] or len(fault['input']):,} items; the most is "
+            f"{context['max_length']:,}"
+        ),
         "too_short": lambda: "is an empty list",
         "int_type": lambda: f"{value} is not a whole number",
         "less_than_equal": lambda: f"{value} is not at most {context['le']:,}",

@@ -1,12 +1,14 @@
-"""The machine: how many GPUs, of which kind, and how they are divided among forms of parallelism."""
+"""The machine: how many GPUs, of which kind, and how they are divided among forms of
+parallelism.
+"""
 
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, StrictBool, model_validator
 
 from zerocalc import presets
+from zerocalc.quantities import Bytes, Capacity, Flops, Fraction, Rate, Whole, format_gib
 from zerocalc.spec.base import LONGEST_PATH, FieldError, Spec, from_preset
-from zerocalc.units import Bytes, Capacity, Flops, Fraction, Rate, Whole, format_gib
 
 DEFAULT_GPUS_PER_NODE = 8
 """DGX A100, DGX H100, HGX and the large clouds' nodes; see presets/nodes."""
@@ -14,13 +16,17 @@ DEFAULT_GPUS_PER_NODE = 8
 
 KERNEL_EFFICIENCY = 0.55
 """Share of the dense peak that kernels reach while they compute, where a GPU's preset has none."""
-KERNEL_EFFICIENCY_NOTE = "an A100's in [SP] Table 5, over whole steps of large models; taken as the same here"
+KERNEL_EFFICIENCY_NOTE = (
+    "an A100's in [SP] Table 5, over whole steps of large models; taken as the same here"
+)
 
 
 class Gpu(Spec):
-    """An accelerator. Bandwidths [bytes/s] are one-way and per GPU; a figure without a source is left out.
+    """An accelerator. Bandwidths [bytes/s] are one-way and per GPU; a figure without a source is
+    left out.
 
-    ``kernel_efficiency``: the share of the dense bf16 peak that the kernels of large models reach while they compute.
+    ``kernel_efficiency``: the share of the dense bf16 peak that the kernels of large models reach
+    while they compute.
     """
 
     title: Annotated[str, Field(max_length=200)]
@@ -42,13 +48,17 @@ class Gpu(Spec):
     @property
     def runtime_words(self) -> str:
         """What the device's runtime is taken to hold, and on what ground."""
-        return f"device runtime {format_gib(self.runtime_bytes or 0)}" + (f" ({self.runtime_note})" if self.runtime_note else "")
+        return f"device runtime {format_gib(self.runtime_bytes or 0)}" + (
+            f" ({self.runtime_note})" if self.runtime_note else ""
+        )
 
 
 class Node(Spec):
-    """A server: its GPUs, and its network cards (those that serve GPUs) together [bytes/s, one way]; its memory and its drives [bytes, bytes/s].
+    """A server: its GPUs, and its network cards (those that serve GPUs) together [bytes/s, one
+    way]; its memory and its drives [bytes, bytes/s].
 
-    ``host_link_bytes_per_second``: what all GPUs together exchange with the host, one way, where that is less than their links.
+    ``host_link_bytes_per_second``: what all GPUs together exchange with the host, one way, where
+    that is less than their links.
     """
 
     title: Annotated[str, Field(max_length=200)]
@@ -66,7 +76,9 @@ class Node(Spec):
 
 
 def _title_of_gpu(name: str) -> str | None:
-    """The title of a node's GPU; ``None`` where that was a file which has gone since a job was saved."""
+    """The title of a node's GPU; ``None`` where that was a file which has gone since a job was
+    saved.
+    """
     try:
         title = presets.load("gpus", name).get("title")
     except presets.PresetError:
@@ -75,11 +87,13 @@ def _title_of_gpu(name: str) -> str | None:
 
 
 class Cluster(Spec):
-    """The GPUs of a job. ``workspaces``: whether those of cuBLAS are counted; ``cublas_workspace`` [bytes] overrides the GPU's, as
-    CUBLAS_WORKSPACE_CONFIG does. ``gpu_memory`` [bytes] is what a process can use, and overrides the GPU preset's figure.
+    """The GPUs of a job. ``workspaces``: whether those of cuBLAS are counted; ``cublas_workspace``
+    [bytes] overrides the GPU's, as CUBLAS_WORKSPACE_CONFIG does. ``gpu_memory`` [bytes] is what a
+    process can use, and overrides the GPU preset's figure.
 
-    ``intra_node`` [bytes/s, one way] is what a GPU sends inside its node, ``inter_node`` what all cards of a node send together; ``cpu_memory`` and
-    ``nvme_capacity`` [bytes] are a node's, ``cpu_bandwidth`` and ``nvme_bandwidth`` [bytes/s] theirs. They override the presets' figures.
+    ``intra_node`` [bytes/s, one way] is what a GPU sends inside its node, ``inter_node`` what all
+    cards of a node send together; ``cpu_memory`` and ``nvme_capacity`` [bytes] are a node's,
+    ``cpu_bandwidth`` and ``nvme_bandwidth`` [bytes/s] theirs. They override the presets' figures.
     """
 
     gpus: Whole
@@ -119,12 +133,28 @@ class Cluster(Spec):
         gpu, node, memory = self.gpu, self.node, self.gpu_memory
         if node is not None:
             if self.gpus_per_node != node.gpus:
-                raise FieldError("cluster.gpus_per_node", f"{self.gpus_per_node} contradicts the node {node.title}, which has {node.gpus}")
+                raise FieldError(
+                    "cluster.gpus_per_node",
+                    f"{self.gpus_per_node} contradicts the node {node.title}, which has "
+                    f"{node.gpus}",
+                )
             own = _title_of_gpu(node.gpu)
             if gpu is not None and own is not None and gpu.title != own:
-                raise FieldError("cluster.gpu", f"{gpu.title} contradicts the node {node.title}, whose GPUs are {own}")
-        if gpu is not None and memory is not None and gpu.usable_bytes is not None and memory > gpu.usable_bytes:
-            raise FieldError("cluster.gpu_memory", f"{format_gib(memory)} is more than the {format_gib(gpu.usable_bytes)} usable on {gpu.title}")
+                raise FieldError(
+                    "cluster.gpu",
+                    f"{gpu.title} contradicts the node {node.title}, whose GPUs are {own}",
+                )
+        if (
+            gpu is not None
+            and memory is not None
+            and gpu.usable_bytes is not None
+            and memory > gpu.usable_bytes
+        ):
+            raise FieldError(
+                "cluster.gpu_memory",
+                f"{format_gib(memory)} is more than the {format_gib(gpu.usable_bytes)} "
+                f"usable on {gpu.title}",
+            )
         return self
 
     @property
@@ -137,13 +167,19 @@ class Cluster(Spec):
 
     def peak_flops_per_second(self, dtype: str) -> int | None:
         """The GPU's dense peak in a dtype; ``None`` where it is not known, as in fp32."""
-        return self.gpu.bf16_dense_flops_per_second if self.gpu and dtype in ("bf16", "fp16") else None
+        return (
+            self.gpu.bf16_dense_flops_per_second if self.gpu and dtype in ("bf16", "fp16") else None
+        )
 
     @property
     def intra_node_bytes_per_second(self) -> int | None:
-        """What one GPU sends to others of its node [bytes/s, one way]: over the scale-up link, or over its host link where it has none."""
+        """What one GPU sends to others of its node [bytes/s, one way]: over the scale-up link, or
+        over its host link where it has none.
+        """
         gpu = self.gpu
-        return self.intra_node or (gpu.scale_up_bytes_per_second or gpu.pcie_bytes_per_second if gpu else None)
+        return self.intra_node or (
+            gpu.scale_up_bytes_per_second or gpu.pcie_bytes_per_second if gpu else None
+        )
 
     @property
     def inter_node_bytes_per_second(self) -> int | None:
@@ -166,14 +202,22 @@ class Cluster(Spec):
         return min(self.gpus_per_node, self.gpus)
 
     def bytes_per_card(self, bytes_per_gpu: int) -> int | None:
-        """What each network card of a node sends when each of its GPUs sends so much to other nodes, if it is known how many cards there are."""
-        return -(-bytes_per_gpu * self.gpus_of_a_node // self.network_cards) if self.network_cards else None
+        """What each network card of a node sends when each of its GPUs sends so much to other
+        nodes, if it is known how many cards there are.
+        """
+        return (
+            -(-bytes_per_gpu * self.gpus_of_a_node // self.network_cards)
+            if self.network_cards
+            else None
+        )
 
     @property
     def host_bytes_per_second_per_gpu(self) -> int | None:
         """What one GPU exchanges with its host while all of its node do [bytes/s, one way]."""
         own = self.gpu.pcie_bytes_per_second if self.gpu else None
-        shared = _share(self.node.host_link_bytes_per_second if self.node else None, self.gpus_of_a_node)
+        shared = _share(
+            self.node.host_link_bytes_per_second if self.node else None, self.gpus_of_a_node
+        )
         return own if own is None or shared is None else min(own, shared)
 
     @property
@@ -196,7 +240,13 @@ class Cluster(Spec):
     @property
     def usable_bytes(self) -> int | None:
         """What one GPU can hold [bytes], if that is known."""
-        return self.gpu_memory if self.gpu_memory is not None else self.gpu.usable_bytes if self.gpu else None
+        return (
+            self.gpu_memory
+            if self.gpu_memory is not None
+            else self.gpu.usable_bytes
+            if self.gpu
+            else None
+        )
 
 
 def _share(whole: int | None, gpus: int) -> int | None:
@@ -205,14 +255,18 @@ def _share(whole: int | None, gpus: int) -> int | None:
 
 
 class Parallel(Spec):
-    """Degrees of model parallelism; what is left of the GPUs is data parallelism. ``interleave``: chunks of layers on each pipeline stage.
+    """Degrees of model parallelism; what is left of the GPUs is data parallelism. ``interleave``:
+    chunks of layers on each pipeline stage.
 
-    ``ep``: ranks over which routed experts are dealt; ``etp``: ranks that divide each of them (tp, or as the framework does it, unless told).
-    Both are taken from tp·cp·dp, and divide nothing but routed experts.
+    ``ep``: ranks over which routed experts are dealt; ``etp``: ranks that divide each of them (tp,
+    or as the framework does it, unless told). Both are taken from tp·cp·dp, and divide nothing but
+    routed experts.
 
-    ``first_stage_layers`` and ``last_stage_layers``: layers of these pipeline stages, where they have others than the stages between.
+    ``first_stage_layers`` and ``last_stage_layers``: layers of these pipeline stages, where they
+    have others than the stages between.
 
-    ``pipeline_stage``: whose memory is told, 1 the first and ``pp`` the last; of the stage that needs most while it is not given.
+    ``pipeline_stage``: whose memory is told, 1 the first and ``pp`` the last; of the stage that
+    needs most while it is not given.
     """
 
     tp: Whole = 1
@@ -229,10 +283,18 @@ class Parallel(Spec):
     @model_validator(mode="after")
     def _check(self) -> Self:
         if self.sequence_parallel and self.tp == 1:
-            raise FieldError("parallel.sequence_parallel", "splits what tensor parallelism replicates: it needs tp above 1")
+            raise FieldError(
+                "parallel.sequence_parallel",
+                "splits what tensor parallelism replicates: it needs tp above 1",
+            )
         for name in ("first_stage_layers", "last_stage_layers"):
             if getattr(self, name) is not None and self.pp == 1:
-                raise FieldError(f"parallel.{name}", "is of a pipeline's stage: it needs pp above 1")
+                raise FieldError(
+                    f"parallel.{name}", "is of a pipeline's stage: it needs pp above 1"
+                )
         if self.pipeline_stage is not None and self.pipeline_stage > self.pp:
-            raise FieldError("parallel.pipeline_stage", f"{self.pipeline_stage} is not one of the {self.pp} stages (pp)")
+            raise FieldError(
+                "parallel.pipeline_stage",
+                f"{self.pipeline_stage} is not one of the {self.pp} stages (pp)",
+            )
         return self

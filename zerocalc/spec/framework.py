@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, StrictBool, ValidationError, model_validator
 
+from zerocalc.quantities import Whole, shown
 from zerocalc.spec.base import LONGEST_PATH, FieldError, Spec, explain
-from zerocalc.units import Whole, shown
 
 if TYPE_CHECKING:
     from zerocalc.spec.framework_offload import Offload
@@ -14,14 +14,23 @@ if TYPE_CHECKING:
 Stage = Annotated[int, Field(ge=0, le=3, strict=True)]
 Moment = Literal["load", "forward", "loss", "backward_start", "backward_end", "step"]
 Choice = Literal[
-    "grad_sync", "secondary_group", "reduce_to_owner", "grad_accum_dtype", "contiguous_gradients", "quantised_weights", "quantised_gradients",
-    "offload_optimizer", "offload_params",
-]  # fmt: skip
+    "grad_sync",
+    "secondary_group",
+    "reduce_to_owner",
+    "grad_accum_dtype",
+    "contiguous_gradients",
+    "quantised_weights",
+    "quantised_gradients",
+    "offload_optimizer",
+    "offload_params",
+]
 """Options of ZeRO's by which rows are there or not."""
 
 
 def _rows(value: Any, of: str) -> Any:
-    """A stage's rows, validated on their own: the published stages have none, and a start should not pay for their classes."""
+    """A stage's rows, validated on their own: the published stages have none, and a start should
+    not pay for their classes.
+    """
     if not isinstance(value, (list, tuple)):
         raise ValueError(f"{shown(value)} is not a list")
     if not value:
@@ -49,7 +58,9 @@ def _holds(value: Any) -> Any:
 
 
 class Unread(dict[str, Any]):
-    """A table that is validated only where it is asked for; like all of a job, hashable by value."""
+    """A table that is validated only where it is asked for; like all of a job, hashable by
+    value.
+    """
 
     def __hash__(self) -> int:  # type: ignore[override]
         return hash(frozenset(self))
@@ -73,17 +84,21 @@ else:
 
 
 class FrameworkStage(Spec):
-    """One ZeRO stage as a framework runs it; ``meaning`` is what the framework calls it, and how that differs.
+    """One ZeRO stage as a framework runs it; ``meaning`` is what the framework calls it, and how
+    that differs.
 
-    ``sync``: whether gradients are reduced once a step or after every micro-batch. ``states``: the stage as which the recipe's rows are sharded,
-    where that is another one, ``states_if_overlapped`` where reduction overlaps backward and nothing accumulates. ``gradients_unless``: options in
-    whose place rows of the stage's own stand for gradients. ``pads``: how shards are rounded up. ``gradients_from``: where gradients lie in a buffer
-    for good, the moment from which there is one. ``gradients_until``: the last moment of gradients. ``waiting_dtype``: in which sharded gradients
-    are kept whole while their reduction is deferred, if not in their own dtype. ``weights_first``: linear layers give the gradient of their weight
-    before that of their bias.
-    ``offload``: what it can keep elsewhere than on the GPU (framework_offload.py).
-    A stage without ``moves`` and ``holds`` runs as [ZeRO] describes, by ZeRO's options: ``reduce_buffers`` are its buckets held at once when
-    reduction overlaps backward, which it does, unless told otherwise, where it ``overlaps``.
+    ``sync``: whether gradients are reduced once a step or after every micro-batch. ``states``: the
+    stage as which the recipe's rows are sharded, where that is another one,
+    ``states_if_overlapped`` where reduction overlaps backward and nothing accumulates.
+    ``gradients_unless``: options in whose place rows of the stage's own stand for gradients.
+    ``pads``: how shards are rounded up. ``gradients_from``: where gradients lie in a buffer for
+    good, the moment from which there is one. ``gradients_until``: the last moment of gradients.
+    ``waiting_dtype``: in which sharded gradients are kept whole while their reduction is deferred,
+    if not in their own dtype. ``weights_first``: linear layers give the gradient of their weight
+    before that of their bias. ``offload``: what it can keep elsewhere than on the GPU
+    (framework_offload.py). A stage without ``moves`` and ``holds`` runs as [ZeRO] describes, by
+    ZeRO's options: ``reduce_buffers`` are its buckets held at once when reduction overlaps
+    backward, which it does, unless told otherwise, where it ``overlaps``.
     """
 
     stage: Stage
@@ -106,7 +121,9 @@ class FrameworkStage(Spec):
 
     @cached_property
     def offloading(self) -> "Offload | None":
-        """What the stage can keep elsewhere than on the GPU; its class is read only where that is asked for."""
+        """What the stage can keep elsewhere than on the GPU; its class is read only where that is
+        asked for.
+        """
         if self.offload is None:
             return None
         from zerocalc.spec.framework_offload import Offload
@@ -115,7 +132,10 @@ class FrameworkStage(Spec):
             return Offload.model_validate(self.offload)
         except ValidationError as error:
             path, text = explain(error, Offload)
-            raise FieldError("framework.stages", f"stage {self.stage}: offload{'.' if path else ''}{path}: {text}") from None
+            raise FieldError(
+                "framework.stages",
+                f"stage {self.stage}: offload{'.' if path else ''}{path}: {text}",
+            ) from None
 
     @property
     def published(self) -> bool:
@@ -124,28 +144,43 @@ class FrameworkStage(Spec):
 
     @property
     def copies_alike(self) -> bool:
-        """Whether states may be sharded within groups that each hold a copy: whether there is something that keeps the copies alike."""
-        return bool(self.stage) and (self.published or any(move.over == "replicas" for move in self.moves))
+        """Whether states may be sharded within groups that each hold a copy: whether there is
+        something that keeps the copies alike.
+        """
+        return bool(self.stage) and (
+            self.published or any(move.over == "replicas" for move in self.moves)
+        )
 
     def sharded_as(self, *, overlapped: bool) -> int:
-        """The stage as which the recipe's rows are sharded; ``overlapped``: reduction overlaps backward, and nothing accumulates."""
-        other = self.states_if_overlapped if overlapped and self.states_if_overlapped is not None else self.states
+        """The stage as which the recipe's rows are sharded; ``overlapped``: reduction overlaps
+        backward, and nothing accumulates.
+        """
+        other = (
+            self.states_if_overlapped
+            if overlapped and self.states_if_overlapped is not None
+            else self.states
+        )
         return self.stage if other is None else other
 
 
 class Framework(Spec):
     """Behaviour that differs between frameworks; ``paper`` is what [ZeRO] describes.
 
-    ``wraps``: whether what stands outside the layers is one unit (``root``) or embedding and head are one each (``ends``). ``adapters``: whether
-    they are in their layers' units, or ``each`` matrix is one of its own. ``casts``: whether it casts all parameters to compute's dtype, adapters
-    too. ``options``: those of ZeRO's choices that mean something to it, all if none are named. ``splits``: the ways in which it divides a layer among
-    GPUs, all if none are named; others are counted where they are asked for, and never suggested. ``ends_as_layers``: as how many layers the
-    embedding counts, and the head, when layers are dealt to pipeline stages; ``uneven_stages``: whether layers that do not divide are dealt at all,
-    to the first ones; ``pipelines_defer``: whether pipelines reduce gradients, and gather weights that stay, once a step.
-    ``vocab_multiple``: it pads the vocabulary to a multiple of this and tp. ``experts_at``: the stages beside which routed experts
-    can be dealt to ranks of their own; ``experts_divided``: whether those are then divided as tensor parallelism divides the rest, unless told
-    otherwise. ``context``: how context-parallel ranks come by each other's keys and values: from neighbour to neighbour (``ring``), all at once
-    (``all_gather``, gradients from neighbour to neighbour), or each takes some heads of all tokens (``all_to_all``).
+    ``wraps``: whether what stands outside the layers is one unit (``root``) or embedding and head
+    are one each (``ends``). ``adapters``: whether they are in their layers' units, or ``each``
+    matrix is one of its own. ``casts``: whether it casts all parameters to compute's dtype,
+    adapters too. ``options``: those of ZeRO's choices that mean something to it, all if none are
+    named. ``splits``: the ways in which it divides a layer among GPUs, all if none are named;
+    others are counted where they are asked for, and never suggested. ``ends_as_layers``: as how
+    many layers the embedding counts, and the head, when layers are dealt to pipeline stages;
+    ``uneven_stages``: whether layers that do not divide are dealt at all, to the first ones;
+    ``pipelines_defer``: whether pipelines reduce gradients, and gather weights that stay, once a
+    step. ``vocab_multiple``: it pads the vocabulary to a multiple of this and tp. ``experts_at``:
+    the stages beside which routed experts can be dealt to ranks of their own; ``experts_divided``:
+    whether those are then divided as tensor parallelism divides the rest, unless told otherwise.
+    ``context``: how context-parallel ranks come by each other's keys and values: from neighbour to
+    neighbour (``ring``), all at once (``all_gather``, gradients from neighbour to neighbour), or
+    each takes some heads of all tokens (``all_to_all``).
     """
 
     name: Annotated[str, Field(min_length=1, max_length=60)]
@@ -189,4 +224,6 @@ class Framework(Spec):
             if stage.stage == number and not isinstance(number, bool):
                 return stage
         have = ", ".join(str(stage.stage) for stage in self.stages)
-        raise FieldError("zero.stage", f"{shown(number)} is not a stage of {self.name}; it has {have}")
+        raise FieldError(
+            "zero.stage", f"{shown(number)} is not a stage of {self.name}; it has {have}"
+        )

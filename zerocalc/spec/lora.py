@@ -1,4 +1,6 @@
-"""LoRA: a frozen base, and the two thin matrices that each adapted linear layer is given beside it (arXiv 2106.09685 §4.1)."""
+"""LoRA: a frozen base, and the two thin matrices that each adapted linear layer is given beside it
+(arXiv 2106.09685 §4.1).
+"""
 
 import re
 from collections.abc import Mapping
@@ -6,16 +8,19 @@ from typing import Any, Self
 
 from pydantic import ValidationError, field_validator, model_validator
 
+from zerocalc.quantities import Fraction, Whole, shown
 from zerocalc.spec.base import FieldError, Spec, explain
 from zerocalc.spec.recipe import FloatDtype
-from zerocalc.units import Fraction, Whole, shown
 
 ALL_LINEAR = "all-linear"
 
 LLAMA_TARGETS = ("q_proj", "v_proj")
 DEFAULT_TARGETS: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys(("gpt2", "gpt-sw3", "gpt_bigcode"), ("c_attn",)),
-    **dict.fromkeys(("bloom", "falcon", "gpt_neox", "RefinedWeb", "RefinedWebModel", "chatglm"), ("query_key_value",)),
+    **dict.fromkeys(
+        ("bloom", "falcon", "gpt_neox", "RefinedWeb", "RefinedWebModel", "chatglm"),
+        ("query_key_value",),
+    ),
     **dict.fromkeys(("bert", "roberta", "xlm-roberta", "electra"), ("query", "value")),
     **dict.fromkeys(("t5", "mt5"), ("q", "v")),
     "codegen": ("qkv_proj",),
@@ -24,18 +29,22 @@ DEFAULT_TARGETS: Mapping[str, tuple[str, ...]] = {
     "phi": ("q_proj", "v_proj", "fc1", "fc2"),
     "rwkv": ("key", "value", "receptance", "output"),
 }
-"""What PEFT 0.21 adapts when no targets are named, by family (peft/utils/constants.py, TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING); of the
-families that are not here it knows Llama's kind, for which it takes `LLAMA_TARGETS`."""
+"""What PEFT 0.21 adapts when no targets are named, by family (peft/utils/constants.py,
+TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING); of the families that are not here it knows
+Llama's kind, for which it takes `LLAMA_TARGETS`.
+"""
 
 _TARGET = re.compile(r"[A-Za-z0-9_]+(\.[A-Za-z0-9_]+)*", re.ASCII)
 _MOST_TARGETS = 100
 
 
 class Lora(Spec):
-    """Adapters of ``rank`` on the linear layers that ``targets`` name, as transformers spells them, or on ``all-linear`` ones.
+    """Adapters of ``rank`` on the linear layers that ``targets`` name, as transformers spells them,
+    or on ``all-linear`` ones.
 
-    In a Model ``targets`` are always filled in; ``assumed`` says so where they were not given. ``dtype`` is the adapters' own: PEFT makes them fp32
-    unless autocast_adapter_dtype is turned off.
+    In a Model ``targets`` are always filled in; ``assumed`` says so where they were not given.
+    ``dtype`` is the adapters' own: PEFT makes them fp32 unless autocast_adapter_dtype is turned
+    off.
     """
 
     rank: Whole
@@ -49,8 +58,14 @@ class Lora(Spec):
     def _refused(cls, data: Any) -> Any:
         """Variants with other tensors than two thin matrices."""
         if isinstance(data, dict) and data.get("use_dora"):
-            raise FieldError("model.lora.use_dora", "DoRA's magnitudes are not counted; plain LoRA is")
-        return {key: value for key, value in data.items() if key != "use_dora"} if isinstance(data, dict) else data
+            raise FieldError(
+                "model.lora.use_dora", "DoRA's magnitudes are not counted; plain LoRA is"
+            )
+        return (
+            {key: value for key, value in data.items() if key != "use_dora"}
+            if isinstance(data, dict)
+            else data
+        )
 
     @field_validator("targets", mode="before")
     @classmethod
@@ -58,14 +73,23 @@ class Lora(Spec):
         """A list of names, or text such as ``q_proj,v_proj``."""
         if value is None:
             return ()
-        parts = value.split(",") if isinstance(value, str) else list(value) if isinstance(value, (list, tuple)) else [value]
+        parts = (
+            value.split(",")
+            if isinstance(value, str)
+            else list(value)
+            if isinstance(value, (list, tuple))
+            else [value]
+        )
         names = []
         for part in parts:
             name = part.strip() if isinstance(part, str) else ""
             if name.lower() == ALL_LINEAR:
                 name = ALL_LINEAR
             elif not _TARGET.fullmatch(name):
-                raise ValueError(f"{shown(part)} is not the name of a linear layer such as q_proj, nor {ALL_LINEAR}")
+                raise ValueError(
+                    f"{shown(part)} is not the name of a linear layer such as q_proj, nor "
+                    f"{ALL_LINEAR}"
+                )
             names.append(name)
         if len(names) > _MOST_TARGETS:
             raise ValueError(f"{len(names)} names are more than {_MOST_TARGETS}")
@@ -74,32 +98,57 @@ class Lora(Spec):
     @model_validator(mode="after")
     def _check(self) -> Self:
         if ALL_LINEAR in self.targets and len(self.targets) > 1:
-            raise FieldError("model.lora.targets", f"{ALL_LINEAR} stands for every linear layer: name it alone")
+            raise FieldError(
+                "model.lora.targets", f"{ALL_LINEAR} stands for every linear layer: name it alone"
+            )
         return self
 
 
 def read_lora(value: Any) -> Lora | None:
-    """A model's adapters, validated on their own. Raises `FieldError` with the field's path in the Job."""
+    """A model's adapters, validated on their own. Raises `FieldError` with the field's path in the
+    Job.
+    """
     if value is None:
         return None
     if isinstance(value, dict) and value.get("rank") is None:
-        given = next((key for key in value if key in Lora.model_fields and key not in ("rank", "assumed")), "rank")
-        raise FieldError(f"model.lora.{given}", "is missing" if given == "rank" else "adapters need their rank too")
+        given = next(
+            (key for key in value if key in Lora.model_fields and key not in ("rank", "assumed")),
+            "rank",
+        )
+        raise FieldError(
+            f"model.lora.{given}",
+            "is missing" if given == "rank" else "adapters need their rank too",
+        )
     try:
         return Lora.model_validate(value)
     except ValidationError as error:
         path, text = explain(error)
-        raise FieldError(path if path.startswith("model.") else f"model.lora.{path}".rstrip("."), text) from None
+        raise FieldError(
+            path if path.startswith("model.") else f"model.lora.{path}".rstrip("."), text
+        ) from None
 
 
 def with_targets(value: Any, family: Any) -> Any:
-    """Adapters as given, with the targets that PEFT would take for the family where none are named, and words that say so."""
+    """Adapters as given, with the targets that PEFT would take for the family where none are named,
+    and words that say so.
+    """
     data = value.model_dump() if isinstance(value, Lora) else value
     if not isinstance(data, dict):
         return value
-    targets = DEFAULT_TARGETS.get(family, LLAMA_TARGETS) if isinstance(family, str) else LLAMA_TARGETS
-    words = f"LoRA on {', '.join(targets)} (PEFT's default{'' if targets != LLAMA_TARGETS else ' for Llama'})"
+    targets = (
+        DEFAULT_TARGETS.get(family, LLAMA_TARGETS) if isinstance(family, str) else LLAMA_TARGETS
+    )
+    words = (
+        f"LoRA on {', '.join(targets)} (PEFT's "
+        f"default{'' if targets != LLAMA_TARGETS else ' for Llama'})"
+    )
     if data.get("targets") in (None, (), []):
-        return {**data, "targets": targets, "assumed": (words,)} if data.get("rank") is not None else data
-    same = isinstance(data["targets"], (list, tuple)) and tuple(data["targets"]) == targets  # as a saved job has them
+        return (
+            {**data, "targets": targets, "assumed": (words,)}
+            if data.get("rank") is not None
+            else data
+        )
+    same = (
+        isinstance(data["targets"], (list, tuple)) and tuple(data["targets"]) == targets
+    )  # as a saved job has them
     return data if same else {key: value for key, value in data.items() if key != "assumed"}

@@ -4,14 +4,16 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, StrictBool, model_validator
 
+from zerocalc.quantities import Whole
 from zerocalc.spec.base import FieldError, Spec
-from zerocalc.units import Whole
 
 
 class LossRow(Spec):
-    """One tensor: as large as the ``logits`` (or one ``chunk`` of them), the ``hidden`` states or the head's ``weight``.
+    """One tensor: as large as the ``logits`` (or one ``chunk`` of them), the ``hidden`` states or
+    the head's ``weight``.
 
-    ``when``: only where the head's weight is trained or is frozen, or only where logits are computed in 16 bits: an fp32 copy is another tensor then.
+    ``when``: only where the head's weight is trained or is frozen, or only where logits are
+    computed in 16 bits: an fp32 copy is another tensor then.
     """
 
     name: Annotated[str, Field(min_length=1, max_length=60)]
@@ -22,7 +24,9 @@ class LossRow(Spec):
 
 
 class Loss(Spec):
-    """How logits become a loss. ``chunks``: into how many parts the tokens are cut; ``by_width``: into as many as Liger's kernel does."""
+    """How logits become a loss. ``chunks``: into how many parts the tokens are cut; ``by_width``:
+    into as many as Liger's kernel does.
+    """
 
     name: Annotated[str, Field(min_length=1, max_length=60)]
     title: Annotated[str, Field(max_length=200)] = ""
@@ -35,5 +39,7 @@ class Loss(Spec):
     def _check(self) -> Self:
         chunked = any(row.of == "chunk" for row in self.rows)
         if chunked != (self.chunks > 1 or self.by_width):
-            raise FieldError("loss.rows", "speak of a chunk just where chunks is above 1 or by_width is true")
+            raise FieldError(
+                "loss.rows", "speak of a chunk just where chunks is above 1 or by_width is true"
+            )
         return self

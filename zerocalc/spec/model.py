@@ -1,21 +1,25 @@
-"""The model: a bare number of parameters Ψ, or the dimensions of a decoder from which everything is counted."""
+"""The model: a bare number of parameters Ψ, or the dimensions of a decoder from which everything is
+counted.
+"""
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, StrictBool, ValidationError, model_validator
 
+from zerocalc.quantities import Count, Fraction, Whole
 from zerocalc.spec.base import FieldError, Spec, explain
 from zerocalc.spec.implementation import Activation
 from zerocalc.spec.recipe import StoredDtype
-from zerocalc.units import Count, Fraction, Whole
 
 ModelKind = Literal["gpt2", "llama"]
 DEFAULT_KIND: ModelKind = "gpt2"
 
 
 def _read_stack(value: Any) -> Any:
-    """A written-out architecture, validated on its own: most jobs have none, and their start should not pay for its classes."""
+    """A written-out architecture, validated on its own: most jobs have none, and their start should
+    not pay for its classes.
+    """
     if value is None:
         return None
     from zerocalc.spec.stack import Stack
@@ -24,7 +28,9 @@ def _read_stack(value: Any) -> Any:
         return Stack.model_validate(value)
     except ValidationError as error:
         path, text = explain(error, Stack)
-        raise FieldError(path if path.startswith("model.") else f"model.stack.{path}".rstrip("."), text) from None
+        raise FieldError(
+            path if path.startswith("model.") else f"model.stack.{path}".rstrip("."), text
+        ) from None
 
 
 def _read_lora(value: Any) -> Any:
@@ -63,7 +69,9 @@ else:
     OptionalLora = Annotated[Any, BeforeValidator(_read_lora)]
 
 GPT2_DROPOUT = 0.1
-"""GPT-2's residual, embedding and attention dropout (openai/gpt-2; config.json of the gpt2 checkpoints)."""
+"""GPT-2's residual, embedding and attention dropout (openai/gpt-2; config.json of the gpt2
+checkpoints).
+"""
 GPT2_VOCAB = 50257
 GPT2_POSITIONS = 1024
 LLAMA_VOCAB = 32000
@@ -87,7 +95,9 @@ WITH_WIDTHS = frozenset({"mlp", "moe"})
 
 
 class Model(Spec):
-    """What is trained: ``params`` alone, or an architecture of one of the known kinds. Sizes in elements."""
+    """What is trained: ``params`` alone, or an architecture of one of the known kinds. Sizes in
+    elements.
+    """
 
     title: Annotated[str, Field(max_length=200)] | None = None
     source: Annotated[str, Field(max_length=2000)] | None = None
@@ -122,7 +132,9 @@ class Model(Spec):
     assumed: tuple[str, ...] = ()
     """What had to be filled in, in words; kept with the model so that a saved job says it again."""
     filled: tuple[str, ...] = ()
-    """The fields that were not given and follow from others: `only_given` leaves them out, so that they follow from what is changed."""
+    """The fields that were not given and follow from others: `only_given` leaves them out, so that
+    they follow from what is changed.
+    """
 
     @property
     def is_bare(self) -> bool:
@@ -131,31 +143,53 @@ class Model(Spec):
 
     @property
     def head_counts(self) -> tuple[int, ...]:
-        """Numbers of attention heads in the model, each once; none for a bare number of parameters."""
+        """Numbers of attention heads in the model, each once; none for a bare number of
+        parameters.
+        """
         if self.stack is None:
             return (self.heads,) if self.heads else ()
-        attentions = [m for group in self.stack.groups for m in group.modules if m.type in WITH_SCORES]
+        attentions = [
+            m for group in self.stack.groups for m in group.modules if m.type in WITH_SCORES
+        ]
         return tuple(sorted({int(m.values["heads"]) for m in attentions}))
 
     @property
     def expert_counts(self) -> tuple[int, ...]:
-        """Numbers of routed experts in the model's layers, each once; none where it has none, or they are not known."""
-        modules = [m for group in self.stack.groups for m in group.modules if m.type in ROUTED] if self.stack is not None else []
-        return tuple(sorted({count for m in modules if (count := int(m.values.get("experts", 1))) > 1}))
+        """Numbers of routed experts in the model's layers, each once; none where it has none, or
+        they are not known.
+        """
+        modules = (
+            [m for group in self.stack.groups for m in group.modules if m.type in ROUTED]
+            if self.stack is not None
+            else []
+        )
+        return tuple(
+            sorted({count for m in modules if (count := int(m.values.get("experts", 1))) > 1})
+        )
 
     def undivided(self, ranks: int, expert_ranks: int) -> str | None:
-        """What tensor parallelism over so many ranks (``expert_ranks``: routed experts) does not divide, in words; ``None`` if nothing."""
+        """What tensor parallelism over so many ranks (``expert_ranks``: routed experts) does not
+        divide, in words; ``None`` if nothing.
+        """
         heads = [f"the {count} heads" for count in self.head_counts if count % ranks]
-        widths = [f"an MLP's width of {width}" for width, routed in self._widths() if width % (expert_ranks if routed else ranks)]
+        widths = [
+            f"an MLP's width of {width}"
+            for width, routed in self._widths()
+            if width % (expert_ranks if routed else ranks)
+        ]
         return next(iter((*heads, *widths)), None)
 
     def _widths(self) -> Iterator[tuple[int, bool]]:
-        """Inner widths of MLPs and experts, and whether those are routed experts'; none for a bare number of parameters."""
+        """Inner widths of MLPs and experts, and whether those are routed experts'; none for a bare
+        number of parameters.
+        """
         if self.stack is None:
             if self.ffn:
                 yield self.ffn, False
             return
-        for module in [m for group in self.stack.groups for m in group.modules if m.type in WITH_WIDTHS]:
+        for module in [
+            m for group in self.stack.groups for m in group.modules if m.type in WITH_WIDTHS
+        ]:
             yield int(module.values["ffn"]), module.type == "moe"
             if shared := module.values.get("shared_ffn"):
                 yield int(shared), False
@@ -183,13 +217,17 @@ class Model(Spec):
 
     @property
     def has_attention(self) -> bool:
-        """Whether any layer compares each token with all others; also where the layers are not known."""
+        """Whether any layer compares each token with all others; also where the layers are not
+        known.
+        """
         return self.is_bare or bool(WITH_SCORES & self.module_types)
 
     @property
     def layer_count(self) -> int | None:
         """Layers of the model, if it has any that are known."""
-        return self.layers if self.stack is None else sum(group.count for group in self.stack.groups)
+        return (
+            self.layers if self.stack is None else sum(group.count for group in self.stack.groups)
+        )
 
     @model_validator(mode="before")
     @classmethod
@@ -200,12 +238,17 @@ class Model(Spec):
         if data.get("lora") is not None:
             from zerocalc.spec.lora import with_targets
 
-            data = {**data, "lora": with_targets(data["lora"], data.get("family") or data.get("kind"))}
+            data = {
+                **data,
+                "lora": with_targets(data["lora"], data.get("family") or data.get("kind")),
+            }
         given = {key for key in DIMENSIONS if data.get(key) is not None}
         if data.get("params") is not None or data.get("stack") is not None or not given:
             return data
         new, assumed = _filled(data)
-        if not new or not all(isinstance(data.get(key, ()), (list, tuple)) for key in ("assumed", "filled")):
+        if not new or not all(
+            isinstance(data.get(key, ()), (list, tuple)) for key in ("assumed", "filled")
+        ):
             return data
         out = {**data, **new, "filled": (*data.get("filled", ()), *new)}
         if assumed:
@@ -215,7 +258,10 @@ class Model(Spec):
     @model_validator(mode="after")
     def _check(self) -> Self:
         if self.lora is not None and self.trainable is not None:
-            raise FieldError("model.trainable", "contradicts LoRA, which trains the adapters alone: give one of the two")
+            raise FieldError(
+                "model.trainable",
+                "contradicts LoRA, which trains the adapters alone: give one of the two",
+            )
         if self.params is not None:
             self._check_bare(self.params)
             return self
@@ -224,11 +270,20 @@ class Model(Spec):
             return self
         missing = [name for name in REQUIRED if getattr(self, name) is None]
         if len(missing) == len(REQUIRED):
-            raise FieldError("model", "say what is trained: a number of parameters (params), a preset's name, or layers, hidden and heads")
+            raise FieldError(
+                "model",
+                "say what is trained: a number of parameters (params), a preset's name, or "
+                "layers, hidden and heads",
+            )
         if missing:
-            raise FieldError(f"model.{missing[0]}", f"is missing; an architecture needs {', '.join(REQUIRED)}")
+            raise FieldError(
+                f"model.{missing[0]}", f"is missing; an architecture needs {', '.join(REQUIRED)}"
+            )
         if self.blocks is not None:
-            raise FieldError("model.blocks", "is for a bare number of parameters; this architecture's blocks are its layers")
+            raise FieldError(
+                "model.blocks",
+                "is for a bare number of parameters; this architecture's blocks are its layers",
+            )
         self._check_shape()
         return self
 
@@ -236,36 +291,61 @@ class Model(Spec):
         set_too = [name for name in (*DIMENSIONS, "blocks") if getattr(self, name) is not None]
         if set_too:
             raise FieldError(
-                f"model.{set_too[0]}", f"contradicts the architecture that is written out (family {self.family or 'none'}): change its config instead"
+                f"model.{set_too[0]}",
+                "contradicts the architecture that is written out (family "
+                f"{self.family or 'none'}): change its config instead",
             )
 
     def _check_bare(self, params: int) -> None:
         set_too = [name for name in (*DIMENSIONS, "stack") if getattr(self, name) is not None]
         if set_too:
             raise FieldError(
-                "model.params", f"contradicts the architecture ({set_too[0]} …): give the number of parameters or the architecture, not both"
+                "model.params",
+                f"contradicts the architecture ({set_too[0]} …): give the number of "
+                "parameters or the architecture, not both",
             )
         if self.lora is not None:
-            raise FieldError("model.lora.rank", "needs the shapes of the layers it adapts: give an architecture, not just params")
+            raise FieldError(
+                "model.lora.rank",
+                "needs the shapes of the layers it adapts: give an architecture, not just params",
+            )
         if self.trainable is not None and self.trainable > params:
-            raise FieldError("model.trainable", f"{self.trainable:,} is more than the model's {params:,} parameters")
+            raise FieldError(
+                "model.trainable",
+                f"{self.trainable:,} is more than the model's {params:,} parameters",
+            )
         if self.blocks is not None and self.blocks > params:
-            raise FieldError("model.blocks", f"{self.blocks:,} blocks cannot be cut from {params:,} parameters")
+            raise FieldError(
+                "model.blocks", f"{self.blocks:,} blocks cannot be cut from {params:,} parameters"
+            )
 
     def _check_shape(self) -> None:
         d = dimensions(self)
         if self.head_dim is None:
-            raise FieldError("model.heads", f"{d.heads} does not divide the hidden size {d.hidden}; if heads are wider, give head_dim")
+            raise FieldError(
+                "model.heads",
+                f"{d.heads} does not divide the hidden size {d.hidden}; if heads are "
+                "wider, give head_dim",
+            )
         if d.heads % d.kv_heads:
             raise FieldError("model.kv_heads", f"{d.kv_heads} does not divide the {d.heads} heads")
         if self.kind == "llama" and self.dropout:
-            raise FieldError("model.dropout", f"{self.dropout} is for kind gpt2; kind llama trains without dropout")
+            raise FieldError(
+                "model.dropout",
+                f"{self.dropout} is for kind gpt2; kind llama trains without dropout",
+            )
 
 
 def only_given(data: dict[str, Any], fields: tuple[str, ...] = DIMENSIONS) -> dict[str, Any]:
-    """A model's table without what was filled in of some fields and the words for it; validation fills it in anew."""
+    """A model's table without what was filled in of some fields and the words for it; validation
+    fills it in anew.
+    """
     filled = data.get("filled")
-    if not filled or not isinstance(filled, (list, tuple)) or not all(isinstance(field, str) for field in filled):
+    if (
+        not filled
+        or not isinstance(filled, (list, tuple))
+        or not all(isinstance(field, str) for field in filled)
+    ):
         return data
     kept = {key: value for key, value in data.items() if not (key in filled and key in fields)}
     kept["filled"] = [field for field in filled if field not in fields]
@@ -282,7 +362,9 @@ def positions_for(tokens: object) -> str:
 
 
 def _filled(data: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """The architecture's missing dimensions, from its kind, and what is a guess among them, in words."""
+    """The architecture's missing dimensions, from its kind, and what is a guess among them, in
+    words.
+    """
     out: dict[str, Any] = {}
     assumed: list[str] = []
 
@@ -294,14 +376,19 @@ def _filled(data: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
 
     def whole(key: str) -> int | None:
         """A dimension if it reads as one; a wrong one is reported by its own field's validation."""
-        from zerocalc.units import parse_whole
+        from zerocalc.quantities import parse_whole
 
         try:
             return parse_whole(data.get(key))
         except ValueError:
             return None
 
-    fill("kind", DEFAULT_KIND, "kind gpt2 (LayerNorm, learned positions, plain MLP); --kind llama for gated MLPs and RMSNorm")
+    fill(
+        "kind",
+        DEFAULT_KIND,
+        "kind gpt2 (LayerNorm, learned positions, plain MLP); --kind llama for gated MLPs "
+        "and RMSNorm",
+    )
     llama = data.get("kind", DEFAULT_KIND) == "llama"
     hidden, heads = whole("hidden"), whole("heads")
     fill("kv_heads", heads)
@@ -310,19 +397,34 @@ def _filled(data: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
     if hidden and llama:
         two_thirds = 2 * FFN_FACTOR * hidden // 3
         ffn = -(-two_thirds // LLAMA_FFN_MULTIPLE) * LLAMA_FFN_MULTIPLE
-        fill("ffn", ffn, f"ffn {ffn:,} (2/3 of 4·hidden, rounded up to {LLAMA_FFN_MULTIPLE}, as Llama's code does)")
+        fill(
+            "ffn",
+            ffn,
+            f"ffn {ffn:,} (2/3 of 4·hidden, rounded up to {LLAMA_FFN_MULTIPLE}, as Llama's "
+            "code does)",
+        )
     elif hidden:
         fill("ffn", FFN_FACTOR * hidden)
     vocab = LLAMA_VOCAB if llama else GPT2_VOCAB
     fill("vocab", vocab, f"vocabulary {vocab:,} ({'Llama 2' if llama else 'GPT-2'}'s)")
     if not llama:
         fill("positions", GPT2_POSITIONS, f"{GPT2_POSITIONS:,} learned positions (GPT-2's)")
-    fill("tied_embeddings", not llama, "embedding and head tied (GPT-2's way)" if not llama else "embedding and head untied (Llama's way)")
+    fill(
+        "tied_embeddings",
+        not llama,
+        "embedding and head tied (GPT-2's way)"
+        if not llama
+        else "embedding and head untied (Llama's way)",
+    )
     for bias in ("qkv_bias", "out_bias", "mlp_bias"):
         fill(bias, not llama)
     fill("qk_norm", False)
     fill("activation", "silu" if llama else "gelu_new")
-    fill("dropout", 0.0 if llama else GPT2_DROPOUT, None if llama else f"dropout {GPT2_DROPOUT} and biases everywhere (GPT-2's)")
+    fill(
+        "dropout",
+        0.0 if llama else GPT2_DROPOUT,
+        None if llama else f"dropout {GPT2_DROPOUT} and biases everywhere (GPT-2's)",
+    )
     return out, assumed
 
 

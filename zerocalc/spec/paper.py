@@ -1,4 +1,6 @@
-"""A published table as a file has it: its columns and rows, what each cell prints, and what it is recomputed from."""
+"""A published table as a file has it: its columns and rows, what each cell prints, and what it is
+recomputed from.
+"""
 
 from typing import Annotated, Self
 
@@ -61,7 +63,12 @@ class Paper(Spec):
         for number, row in enumerate(self.rows):
             for label in row.printed:
                 if label not in columns:
-                    raise FieldError(f"rows.{number}.printed", f"has {label!r}, which is the label of no column")
+                    raise FieldError(
+                        f"rows.{number}.printed", f"has {label!r}, which is the label of no column"
+                    )
                 if row.quantity is None and columns[label].quantity is None:
-                    raise FieldError(f"rows.{number}", f"has no quantity for {label!r}, and neither has that column")
+                    raise FieldError(
+                        f"rows.{number}",
+                        f"has no quantity for {label!r}, and neither has that column",
+                    )
         return self

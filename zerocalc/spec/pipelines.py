@@ -1,4 +1,6 @@
-"""The checks that cross a pipeline's stages with a job's layers, its micro-batches and its framework."""
+"""The checks that cross a pipeline's stages with a job's layers, its micro-batches and its
+framework.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,9 @@ if TYPE_CHECKING:
 
 
 def check_pipeline(job: Job) -> None:
-    """Raise `FieldError` where layers cannot be dealt to the stages, or micro-batches to interleaved ones."""
+    """Raise `FieldError` where layers cannot be dealt to the stages, or micro-batches to
+    interleaved ones.
+    """
     p, layers = job.parallel, job.model.layer_count
     if p.interleave > 1:
         _check_interleaving(job)
@@ -28,24 +32,46 @@ def _check_dealt(job: Job, layers: int) -> None:
         of = f"stages of {p.interleave} chunks" if p.interleave > 1 else "stages"
         raise FieldError(
             "parallel.pp",
-            f"{p.pp} {of} do not divide the {layers} layers, and {framework.name} deals out whole shares only; "
+            f"{p.pp} {of} do not divide the {layers} layers, and {framework.name} deals "
+            "out whole shares only; "
             "first_stage_layers and last_stage_layers say what these stages have instead",
         )
-    if framework.ends_as_layers and (layers + 2 * framework.ends_as_layers) // chunks <= framework.ends_as_layers:
-        raise FieldError("parallel.pp", f"{framework.name} counts embedding and head as layers: of {layers}, {chunks} would leave a stage none")
+    if (
+        framework.ends_as_layers
+        and (layers + 2 * framework.ends_as_layers) // chunks <= framework.ends_as_layers
+    ):
+        raise FieldError(
+            "parallel.pp",
+            f"{framework.name} counts embedding and head as layers: of {layers}, {chunks} "
+            "would leave a stage none",
+        )
 
 
 def _check_told(job: Job, layers: int) -> None:
-    """Whether what is told of the first and the last stage leaves the stages between as much as they can have."""
+    """Whether what is told of the first and the last stage leaves the stages between as much as
+    they can have.
+    """
     p, framework = job.parallel, job.framework
-    told = {"parallel.first_stage_layers": p.first_stage_layers, "parallel.last_stage_layers": p.last_stage_layers}
-    name, counts = next(name for name, count in told.items() if count is not None), [count for count in told.values() if count is not None]
+    told = {
+        "parallel.first_stage_layers": p.first_stage_layers,
+        "parallel.last_stage_layers": p.last_stage_layers,
+    }
+    name, counts = (
+        next(name for name, count in told.items() if count is not None),
+        [count for count in told.values() if count is not None],
+    )
     left, between = layers - sum(counts), p.pp - len(counts)
     if left < between or (left and not between):
-        raise FieldError(name, f"of {layers} layers {max(left, 0)} would be left for {between} stages")
+        raise FieldError(
+            name, f"of {layers} layers {max(left, 0)} would be left for {between} stages"
+        )
     uneven = bool(between and left % between)
     if uneven and not framework.uneven_stages:
-        raise FieldError(name, f"{between} stages do not divide the {left} layers that are left, and {framework.name} deals out whole shares only")
+        raise FieldError(
+            name,
+            f"{between} stages do not divide the {left} layers that are left, and "
+            f"{framework.name} deals out whole shares only",
+        )
     each = [*counts, left // between] if between else counts
     if p.interleave > 1 and (uneven or any(count % p.interleave for count in each)):
         raise FieldError(name, f"{p.interleave} chunks do not divide the layers of each stage")
@@ -54,10 +80,18 @@ def _check_told(job: Job, layers: int) -> None:
 def _check_interleaving(job: Job) -> None:
     p, micro_batches, layers = job.parallel, job.training.accumulation, job.model.layer_count
     if p.pp == 1:
-        raise FieldError("parallel.interleave", f"gives each pipeline stage {p.interleave} chunks of layers: it needs pp above 1")
+        raise FieldError(
+            "parallel.interleave",
+            f"gives each pipeline stage {p.interleave} chunks of layers: it needs pp above 1",
+        )
     if layers and p.pp * p.interleave > layers:
-        raise FieldError("parallel.interleave", f"{p.pp} stages of {p.interleave} chunks are more than the {layers} layers")
+        raise FieldError(
+            "parallel.interleave",
+            f"{p.pp} stages of {p.interleave} chunks are more than the {layers} layers",
+        )
     if micro_batches % p.pp:
         raise FieldError(
-            "parallel.interleave", f"interleaving takes micro-batches in rounds of {p.pp} (pp): {micro_batches} a step are no whole rounds"
+            "parallel.interleave",
+            f"interleaving takes micro-batches in rounds of {p.pp} (pp): {micro_batches} a "
+            "step are no whole rounds",
         )

@@ -4,19 +4,24 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, StrictBool
 
+from zerocalc.quantities import Count, Fraction, Whole
 from zerocalc.spec.base import Spec, listed
 from zerocalc.spec.implementation import Kernel
-from zerocalc.units import Count, Fraction, Whole
 
 RecomputedModule = Literal["core_attn", "mlp", "moe"]
-"""Megatron's names (--recompute-modules): softmax(q·k)·v, or all of an MLP or a mixture of experts but its input."""
+"""Megatron's names (--recompute-modules): softmax(q·k)·v, or all of an MLP or a mixture of experts
+but its input.
+"""
 
 
 class Training(Spec):
-    """One optimizer step: ``accumulation`` micro-batches of ``micro_batch`` sequences of ``seq`` tokens per data-parallel rank.
+    """One optimizer step: ``accumulation`` micro-batches of ``micro_batch`` sequences of ``seq``
+    tokens per data-parallel rank.
 
-    ``kernel_efficiency``: the share of the dense peak that kernels reach while they compute; ``None`` takes the GPU's. ``tokens``: of the whole run.
-    ``reentrant``: recomputation runs a layer's forward pass to its end (torch.utils.checkpoint with use_reentrant), not only as far as is needed.
+    ``kernel_efficiency``: the share of the dense peak that kernels reach while they compute;
+    ``None`` takes the GPU's. ``tokens``: of the whole run. ``reentrant``: recomputation runs a
+    layer's forward pass to its end (torch.utils.checkpoint with use_reentrant), not only as far as
+    is needed.
     """
 
     seq: Whole | None = None
@@ -24,7 +29,9 @@ class Training(Spec):
     accumulation: Whole = 1
     recompute: Literal["none", "selective", "operators", "full"] = "none"
     recompute_every: Whole = 1
-    recompute_modules: Annotated[tuple[RecomputedModule, ...], BeforeValidator(listed)] = ("core_attn",)
+    recompute_modules: Annotated[tuple[RecomputedModule, ...], BeforeValidator(listed)] = (
+        "core_attn",
+    )
     kernel_efficiency: Fraction | None = None
     tokens: Count | None = None
     reentrant: StrictBool = False

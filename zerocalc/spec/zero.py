@@ -1,25 +1,33 @@
-"""ZeRO-DP and ZeRO-R: the stage, how gradients and weights travel, buffers, partitioned activations, fragmentation."""
+"""ZeRO-DP and ZeRO-R: the stage, how gradients and weights travel, buffers, partitioned
+activations, fragmentation.
+"""
 
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, StrictBool, field_validator, model_validator
 
+from zerocalc.quantities import Count, Fraction, Whole, parse_count, shown
 from zerocalc.spec.base import FieldError, Spec
 from zerocalc.spec.recipe import FloatDtype
-from zerocalc.units import Count, Fraction, Whole, parse_count, shown
 
 STAGES = (0, 1, 2, 3)
 
 DEFAULT_BUCKET_ELEMENTS = 500_000_000
-"""DeepSpeed's reduce_bucket_size and allgather_bucket_size (docs/_pages/config-json.md); [ZeRO] gives no number for C_B."""
+"""DeepSpeed's reduce_bucket_size and allgather_bucket_size (docs/_pages/config-json.md); [ZeRO]
+gives no number for C_B.
+"""
 DEFAULT_SUB_GROUP_ELEMENTS = 1_000_000_000
-"""DeepSpeed's sub_group_size: elements of a shard that one turn of the optimizer's step handles at stage 3."""
+"""DeepSpeed's sub_group_size: elements of a shard that one turn of the optimizer's step handles at
+stage 3.
+"""
 DEFAULT_LIVE_ELEMENTS = 1_000_000_000
 """DeepSpeed's stage3_max_live_parameters and stage3_max_reuse_distance [elements]."""
 DEFAULT_PREFETCH_ELEMENTS = 50_000_000
 """DeepSpeed's stage3_prefetch_bucket_size [elements]."""
 DEFAULT_PERSISTENT_ELEMENTS = 100_000
-"""DeepSpeed's stage3_param_persistence_threshold: tensors of up to so many elements stay whole on every rank."""
+"""DeepSpeed's stage3_param_persistence_threshold: tensors of up to so many elements stay whole on
+every rank.
+"""
 NOT_CHOSEN = (None, False, "none", "reduce-scatter")
 """What options hold where a choice has not been made."""
 FUSED_BUFFER_BYTES = 4
@@ -40,9 +48,32 @@ Tier = Literal["gpu", "cpu", "nvme"]
 
 
 OPTIONS = (
-    *("grad_sync", "defer_grad_sync", "gather", "reduce_dtype", "buffers", "reduce_bucket_size", "allgather_bucket_size", "overlap_comm"),
-    *("shard_group", "sub_group_size", "max_live_parameters", "max_reuse_distance", "prefetch_bucket_size", "persistence_threshold"),
-    *("secondary_group", "reduce_to_owner", "grad_accum_dtype", "contiguous_gradients", "quantised_weights", "quantised_gradients"),
+    *(
+        "grad_sync",
+        "defer_grad_sync",
+        "gather",
+        "reduce_dtype",
+        "buffers",
+        "reduce_bucket_size",
+        "allgather_bucket_size",
+        "overlap_comm",
+    ),
+    *(
+        "shard_group",
+        "sub_group_size",
+        "max_live_parameters",
+        "max_reuse_distance",
+        "prefetch_bucket_size",
+        "persistence_threshold",
+    ),
+    *(
+        "secondary_group",
+        "reduce_to_owner",
+        "grad_accum_dtype",
+        "contiguous_gradients",
+        "quantised_weights",
+        "quantised_gradients",
+    ),
     "offload_activations",
 )
 """Choices of ZeRO's that not every framework offers."""
@@ -51,7 +82,8 @@ OPTIONS = (
 class Zero(Spec):
     """The choices that ZeRO offers. Bucket sizes in elements.
 
-    ``cpu_checkpointing`` is P_a+cpu's name for ``offload_activations`` cpu: of partitioned checkpoints.
+    ``cpu_checkpointing`` is P_a+cpu's name for ``offload_activations`` cpu: of partitioned
+    checkpoints.
     """
 
     stage: tuple[int, ...] | None = None
@@ -89,12 +121,24 @@ class Zero(Spec):
         """One stage, a list of them, or text such as ``1,3``."""
         if value is None:
             return None
-        parts = value.split(",") if isinstance(value, str) else list(value) if isinstance(value, (list, tuple)) else [value]
+        parts = (
+            value.split(",")
+            if isinstance(value, str)
+            else list(value)
+            if isinstance(value, (list, tuple))
+            else [value]
+        )
         stages = []
         for part in parts:
             text = part.strip() if isinstance(part, str) else part
-            if isinstance(text, bool) or str(text) not in {"0", "1", "2", "3"} or not isinstance(text, (int, str)):
-                raise ValueError(f"{shown(text)} is not a ZeRO stage; the stages are 0 (DDP), 1, 2 and 3")
+            if (
+                isinstance(text, bool)
+                or str(text) not in {"0", "1", "2", "3"}
+                or not isinstance(text, (int, str))
+            ):
+                raise ValueError(
+                    f"{shown(text)} is not a ZeRO stage; the stages are 0 (DDP), 1, 2 and 3"
+                )
             stages.append(int(text))
         if not stages:
             raise ValueError("names no stage")
@@ -103,22 +147,37 @@ class Zero(Spec):
     @model_validator(mode="after")
     def _check(self) -> Self:
         if self.cpu_checkpointing and not self.partition_activations:
-            raise FieldError("zero.cpu_checkpointing", "moves partitioned activations to the host: it needs partition_activations too")
+            raise FieldError(
+                "zero.cpu_checkpointing",
+                "moves partitioned activations to the host: it needs partition_activations too",
+            )
         if self.fragmentation is not None and self.defragment and self.fragmentation > 0:
             raise FieldError(
                 "zero.fragmentation",
-                f"{self.fragmentation:g} contradicts defragment (M_D), under which nothing is lost: turn that off, or leave this out",
+                f"{self.fragmentation:g} contradicts defragment (M_D), under which nothing "
+                "is lost: turn that off, or leave this out",
             )
-        sizes = {"reduce_bucket_size": self.reduce_bucket_size, "allgather_bucket_size": self.allgather_bucket_size}
+        sizes = {
+            "reduce_bucket_size": self.reduce_bucket_size,
+            "allgather_bucket_size": self.allgather_bucket_size,
+        }
         for name, size in sizes.items():
             if self.buffers == "fused" and size != DEFAULT_BUCKET_ELEMENTS:
-                raise FieldError(f"zero.{name}", f"{size:,} contradicts buffers fused, one buffer of the model's size: buckets are for constant ones")
+                raise FieldError(
+                    f"zero.{name}",
+                    f"{size:,} contradicts buffers fused, one buffer of the model's size: "
+                    "buckets are for constant ones",
+                )
         return self
 
     def chosen(self, when: str | tuple[str, ...] | None, unless: tuple[str, ...] = ()) -> bool:
-        """Whether what is there only ``when`` some options are set, and ``unless`` others are, is there."""
+        """Whether what is there only ``when`` some options are set, and ``unless`` others are, is
+        there.
+        """
         needed = (when,) if isinstance(when, str) else when or ()
-        return all(self._set(option) for option in needed) and not any(self._set(option) for option in unless)
+        return all(self._set(option) for option in needed) and not any(
+            self._set(option) for option in unless
+        )
 
     def _set(self, option: str) -> bool:
         if option == "contiguous_gradients" and self.offload_optimizer != "none":
@@ -145,4 +204,8 @@ class Zero(Spec):
         """Bytes lost to fragmentation for each byte of dynamic memory in use."""
         if self.defragment:
             return 0.0
-        return FRAGMENTATION_WITHOUT_DEFRAGMENTATION if self.fragmentation is None else self.fragmentation
+        return (
+            FRAGMENTATION_WITHOUT_DEFRAGMENTATION
+            if self.fragmentation is None
+            else self.fragmentation
+        )

@@ -1,4 +1,6 @@
-"""What goes through reduction buckets together: tensor by tensor, as gradients come or as the model lists them."""
+"""What goes through reduction buckets together: tensor by tensor, as gradients come or as the model
+lists them.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +10,8 @@ from itertools import accumulate
 
 from zerocalc.formulas.buffers import filled
 from zerocalc.formulas.formula import ceil_div
-from zerocalc.modules.rank import Rank
-from zerocalc.modules.visits import Tensors
+from zerocalc.sharding.call_order import Tensors
+from zerocalc.sharding.rank import Rank
 from zerocalc.spec.framework_rows import Move
 from zerocalc.spec.job import Job
 
@@ -18,16 +20,23 @@ Part = tuple[str, int, int]
 
 
 def buckets(job: Job, rank: Rank, move: Move, known: Tensors, *, overlapped: bool) -> list[Part]:
-    """The calls of one reduction of all gradients of ``known`` tensors, one for each bucket or for each owner of a part of one."""
+    """The calls of one reduction of all gradients of ``known`` tensors, one for each bucket or for
+    each owner of a part of one.
+    """
     sizes, listed, arriving = known
     order = listed if move.order == "model" and not overlapped else arriving
     counts = filled([sizes[number] for number in order], job.zero.reduce_bucket_size)
     ends = list(accumulate(counts))
     groups = [order[end - count : end] for end, count in zip(ends, counts, strict=True)]
     if move.fitting is not None:
-        groups = [group for group in groups if _fits(job, sum([sizes[n] for n in group])) is move.fitting]
+        groups = [
+            group for group in groups if _fits(job, sum([sizes[n] for n in group])) is move.fitting
+        ]
     each = move.padded and rank.rule == "tensor"
-    totals = [sum([ceil_div(sizes[n], rank.shards) * rank.shards if each else sizes[n] for n in group]) for group in groups]
+    totals = [
+        sum([ceil_div(sizes[n], rank.shards) * rank.shards if each else sizes[n] for n in group])
+        for group in groups
+    ]
     most = job.zero.reduce_bucket_size
     if move.op != "reduce" and not (move.cut and max(totals) > most):
         return grouped(totals)
@@ -49,11 +58,15 @@ def _fits(job: Job, elements: int) -> bool:
 
 
 def _owned(group: Iterable[tuple[int, int]], share: int) -> list[tuple[int, int]]:
-    """A bucket's tensors (start in the flat buffer, size) as pieces (owner, elements): the buffer is cut into equal shares."""
+    """A bucket's tensors (start in the flat buffer, size) as pieces (owner, elements): the buffer
+    is cut into equal shares.
+    """
     pieces: list[tuple[int, int]] = []
     for start, size in group:
         for owner in range(start // share, ceil_div(start + size, share)):
-            pieces.append((owner, min(start + size, (owner + 1) * share) - max(start, owner * share)))
+            pieces.append(
+                (owner, min(start + size, (owner + 1) * share) - max(start, owner * share))
+            )
     return pieces
 
 
@@ -65,7 +78,9 @@ def _together(pieces: Iterable[tuple[int, int]]) -> Iterable[int]:
 
 
 def _sent(pieces: list[tuple[int, int]], most: int) -> list[int]:
-    """The calls that reduce one bucket for all owners: one, but for a tensor larger than a bucket, which is cut where a share ends."""
+    """The calls that reduce one bucket for all owners: one, but for a tensor larger than a bucket,
+    which is cut where a share ends.
+    """
     calls, filled = [], 0
     for _, size in pieces:
         filled += size

@@ -1,4 +1,6 @@
-"""Gradients reduced in 4 bits and two hops: among the ranks of a node, then what is left of them between nodes (ZeRO++, arXiv 2306.10209 §3.3)."""
+"""Gradients reduced in 4 bits and two hops: among the ranks of a node, then what is left of them
+between nodes (ZeRO++, arXiv 2306.10209 §3.3).
+"""
 
 from __future__ import annotations
 
@@ -6,22 +8,26 @@ import math
 from typing import TypeVar
 
 from zerocalc.formulas.formula import ceil_div
-from zerocalc.modules.rank import Rank
-from zerocalc.modules.visits import listed_whole
 from zerocalc.schedule import Collective, Op, collective
+from zerocalc.sharding.call_order import listed_whole
+from zerocalc.sharding.rank import Rank
 from zerocalc.spec.framework_rows import Move
 from zerocalc.spec.job import Job
 from zerocalc.spec.recipe import DTYPE_BYTES
-from zerocalc.traffic.links import PACKED, hops, link
+from zerocalc.traffic.groups import PACKED, hops, link
 
 Key = TypeVar("Key")
 SCALE_BYTES = DTYPE_BYTES["fp32"]
 
 
-def in_two_hops(job: Job, rank: Rank, move: Move, repeats: int, overlapped: bool) -> list[Collective]:
-    """Each matrix in two all-to-alls, each followed by one of its scales; what has one dimension, or does not divide, reduced and scattered.
+def in_two_hops(
+    job: Job, rank: Rank, move: Move, repeats: int, overlapped: bool
+) -> list[Collective]:
+    """Each matrix in two all-to-alls, each followed by one of its scales; what has one dimension,
+    or does not divide, reduced and scattered.
 
-    The rules are those of DeepSpeed 0.19.8, runtime/comm/coalesced_collectives.py: all_to_all_quant_reduce.
+    The rules are those of DeepSpeed 0.19.8, runtime/comm/coalesced_collectives.py:
+    all_to_all_quant_reduce.
     """
     n = rank.shards
     calls: dict[tuple[Op, str, str, int, int, int], int] = {}
@@ -29,17 +35,40 @@ def in_two_hops(job: Job, rank: Rank, move: Move, repeats: int, overlapped: bool
         elements = math.prod(shape)
         if len(shape) == 1 or elements % (PACKED * n):
             dtype = job.reduce_dtype
-            _count(calls, ("reduce_scatter", "", dtype, ceil_div(elements, n) * n * DTYPE_BYTES[dtype], n, 1), count)
+            _count(
+                calls,
+                ("reduce_scatter", "", dtype, ceil_div(elements, n) * n * DTYPE_BYTES[dtype], n, 1),
+                count,
+            )
             continue
         groups = max(shape[0], shape[1], n)
         for ranks, apart, part in hops(job, n):
-            _count(calls, ("all_to_all", "", move.dtype, elements // PACKED // part, ranks, apart), count)
-            _count(calls, ("all_to_all", "scales of", "fp32", groups // part * SCALE_BYTES, ranks, apart), count)
+            _count(
+                calls,
+                ("all_to_all", "", move.dtype, elements // PACKED // part, ranks, apart),
+                count,
+            )
+            _count(
+                calls,
+                ("all_to_all", "scales of", "fp32", groups // part * SCALE_BYTES, ranks, apart),
+                count,
+            )
     out: list[Collective] = []
     for (op, name, dtype, size, ranks, apart), count in calls.items():
         if ranks > 1:
             over = link(job, "dp", ranks, job.framework.source, apart=apart)
-            out.append(collective(over, move.moment, op, f"{name} {move.what}".strip(), dtype, size, count * repeats, overlapped))
+            out.append(
+                collective(
+                    over,
+                    move.moment,
+                    op,
+                    f"{name} {move.what}".strip(),
+                    dtype,
+                    size,
+                    count * repeats,
+                    overlapped,
+                )
+            )
     return out
 
 
@@ -49,7 +78,9 @@ def _count(counts: dict[Key, int], key: Key, more: int) -> None:
 
 
 def _shapes(job: Job, rank: Rank) -> dict[tuple[int, ...], int]:
-    """How often each shape stands among the trained tensors, as their gradients come; a bare number of parameters is taken as one square matrix."""
+    """How often each shape stands among the trained tensors, as their gradients come; a bare number
+    of parameters is taken as one square matrix.
+    """
     shapes: dict[tuple[int, ...], int] = {}
     if rank.adapters is not None:
         for matrix in reversed(rank.adapters.shapes):

@@ -6,9 +6,9 @@ from collections.abc import Iterable
 
 from zerocalc.formulas.formula import ceil_div
 from zerocalc.ledger import Term
-from zerocalc.modules.rank import Rank
-from zerocalc.modules.visits import touched_elements
 from zerocalc.schedule import Collective, Link, Phase, collective
+from zerocalc.sharding.call_order import touched_elements
+from zerocalc.sharding.rank import Rank
 from zerocalc.spec.framework import FrameworkStage
 from zerocalc.spec.framework_offload import Transfer
 from zerocalc.spec.job import Job
@@ -20,8 +20,12 @@ Part = tuple[Phase, str, int, int]
 """A phase, what is moved, its elements and how often."""
 
 
-def offload_traffic(job: Job, rank: Rank, behaviour: FrameworkStage, across: list[Collective], terms: Iterable[Term]) -> list[Collective]:
-    """Copies of one optimizer step; ``across``: the stage's collectives, ``terms``: what lies where."""
+def offload_traffic(
+    job: Job, rank: Rank, behaviour: FrameworkStage, across: list[Collective], terms: Iterable[Term]
+) -> list[Collective]:
+    """Copies of one optimizer step; ``across``: the stage's collectives, ``terms``: what lies
+    where.
+    """
     offload = behaviour.offloading
     if offload is None:
         return []
@@ -30,14 +34,28 @@ def offload_traffic(job: Job, rank: Rank, behaviour: FrameworkStage, across: lis
     link = Link("host", 1, "pcie", source)
     zero, hidden = job.zero, job.overlaps(behaviour.stage)
     optimizer_away, params_away = zero.offload_optimizer != "none", zero.offload_params != "none"
-    parts = [(part, "up", job.dtype_of(offload.gathers_in), True) for part in gathers if params_away]
+    parts = [
+        (part, "up", job.dtype_of(offload.gathers_in), True) for part in gathers if params_away
+    ]
     if optimizer_away:
-        parts += [(_gradients(job, rank, behaviour, row), row.way, job.dtype_of(row.dtype), True) for row in offload.transfers]
+        parts += [
+            (_gradients(job, rank, behaviour, row), row.way, job.dtype_of(row.dtype), True)
+            for row in offload.transfers
+        ]
     if optimizer_away != params_away:
         new: Part = ("step", "weights", ceil_div(rank.shardable("trainable"), rank.shards), 1)
         parts.append((new, "up" if optimizer_away else "down", job.gather_dtype, False))
     out = [
-        collective(link, phase, "copy", f"{what} {WAYS[way]}", dtype, elements * DTYPE_BYTES[dtype], count, beside and hidden)
+        collective(
+            link,
+            phase,
+            "copy",
+            f"{what} {WAYS[way]}",
+            dtype,
+            elements * DTYPE_BYTES[dtype],
+            count,
+            beside and hidden,
+        )
         for (phase, what, elements, count), way, dtype, beside in parts
         if elements and count
     ]
@@ -46,7 +64,11 @@ def offload_traffic(job: Job, rank: Rank, behaviour: FrameworkStage, across: lis
 
 def _gradients(job: Job, rank: Rank, behaviour: FrameworkStage, row: Transfer) -> Part:
     """What one row moves."""
-    elements = max(touched_elements(job, rank)) if row.of == "touched" else ceil_div(rank.shardable("trainable"), rank.shards)
+    elements = (
+        max(touched_elements(job, rank))
+        if row.of == "touched"
+        else ceil_div(rank.shardable("trainable"), rank.shards)
+    )
     there = row.only is None or job.training.accumulation > 1
     return "backward", "gradients", elements, _repeats(job, behaviour, row) if there else 0
 
@@ -59,19 +81,34 @@ def _repeats(job: Job, behaviour: FrameworkStage, row: Transfer) -> int:
 
 
 def _gathers(job: Job, rank: Rank, across: list[Collective]) -> list[Part]:
-    """A rank's part [elements] of each gather of weights; on one rank, all of them once for each pass."""
+    """A rank's part [elements] of each gather of weights; on one rank, all of them once for each
+    pass.
+    """
     if rank.shards == 1:
         return [(phase, "weights", rank.parameters, job.training.accumulation) for phase in PASSES]
-    calls = [c for c in across if c.op == "all_gather" and c.moment in PASSES and c.what.endswith("weights")]
-    return [(c.moment, c.what, ceil_div(c.tensor_bytes // DTYPE_BYTES[c.dtype], c.ranks), c.count) for c in calls]
+    calls = [
+        c
+        for c in across
+        if c.op == "all_gather" and c.moment in PASSES and c.what.endswith("weights")
+    ]
+    return [
+        (c.moment, c.what, ceil_div(c.tensor_bytes // DTYPE_BYTES[c.dtype], c.ranks), c.count)
+        for c in calls
+    ]
 
 
-def _drives(job: Job, behaviour: FrameworkStage, gathers: list[Part], terms: list[Term], link: Link) -> list[Collective]:
-    """Reads and writes of what lies on drives: optimizer states once each in the step, gradients as they come, weights whenever they are gathered."""
+def _drives(
+    job: Job, behaviour: FrameworkStage, gathers: list[Part], terms: list[Term], link: Link
+) -> list[Collective]:
+    """Reads and writes of what lies on drives: optimizer states once each in the step, gradients as
+    they come, weights whenever they are gathered.
+    """
     gpus = job.cluster.gpus_of_a_node
     out: list[Collective] = []
 
-    dtypes = {row.name: job.dtype_of(row.dtype) for row in behaviour.holds} | {row.name: row.dtype for row in job.trained_recipe.rows}
+    dtypes = {row.name: job.dtype_of(row.dtype) for row in behaviour.holds} | {
+        row.name: row.dtype for row in job.trained_recipe.rows
+    }
 
     for entry in terms:
         if entry.tier != "nvme":
@@ -79,13 +116,26 @@ def _drives(job: Job, behaviour: FrameworkStage, gathers: list[Part], terms: lis
         own = ceil_div(entry.bytes, gpus)
         name = entry.name.removesuffix(" on drives")
 
-        def copy(phase: Phase, what: str, amount: int, count: int, overlapped: bool = False, dtype: str = dtypes[name]) -> None:
+        def copy(
+            phase: Phase,
+            what: str,
+            amount: int,
+            count: int,
+            overlapped: bool = False,
+            dtype: str = dtypes[name],
+        ) -> None:
             out.append(collective(link, phase, "copy", what, dtype, amount, count, overlapped))
 
         if entry.kind == "weights":
             size, whole = DTYPE_BYTES[job.gather_dtype], _whole(entry, terms)
             for phase, what, elements, count in gathers:
-                copy(phase, f"{what} from drives", ceil_div(elements * size * entry.bytes, whole), count, overlapped=True)
+                copy(
+                    phase,
+                    f"{what} from drives",
+                    ceil_div(elements * size * entry.bytes, whole),
+                    count,
+                    overlapped=True,
+                )
             copy("step", f"{name} to drives", own, 1)
             continue
         if entry.kind == "gradients":

@@ -1,4 +1,6 @@
-"""Where collectives run: which of their bytes stay inside a node, which cross the network, and what the links carry a second."""
+"""Where collectives run: which of their bytes stay inside a node, which cross the network, and what
+the links carry a second.
+"""
 
 from __future__ import annotations
 
@@ -8,14 +10,21 @@ from zerocalc.schedule import NETWORK_FABRICS, POINT_TO_POINT, Collective, Op, P
 from zerocalc.spec.job import Job
 
 NODE_LATENCY_SECONDS, NETWORK_LATENCY_SECONDS = 3.4e-6, 14e-6
-"""One step of a ring over NVLink and over a network: NCCL's own model, protocol Simple (nccl, src/graph/tuning.cc: hwLat)."""
-HOPS = f"{1e6 * NODE_LATENCY_SECONDS:g} µs inside a node and {1e6 * NETWORK_LATENCY_SECONDS:g} µs between nodes (NCCL's model of rings)"
+"""One step of a ring over NVLink and over a network: NCCL's own model, protocol Simple (nccl,
+src/graph/tuning.cc: hwLat).
+"""
+HOPS = (
+    f"{1e6 * NODE_LATENCY_SECONDS:g} µs inside a node and {1e6 * NETWORK_LATENCY_SECONDS:g} µs "
+    "between nodes (NCCL's model of rings)"
+)
 STEPS: dict[Op, int] = {"all_reduce": 2}
 """Rounds of a ring, of one step less than it has ranks each: an all-reduce goes round twice."""
 
 
 def hops(entry: Collective, where: Placement) -> tuple[int, int]:
-    """Steps of one call inside nodes, and between them: those of a ring, of which as many cross as there are nodes, less one."""
+    """Steps of one call inside nodes, and between them: those of a ring, of which as many cross as
+    there are nodes, less one.
+    """
     if entry.op in POINT_TO_POINT:
         return (0, 1) if where.inter_node_bytes else (1, 0)
     rounds = STEPS.get(entry.op, 1)
@@ -26,7 +35,8 @@ def hops(entry: Collective, where: Placement) -> tuple[int, int]:
 def placed(job: Job, entry: Collective) -> Placement:
     """Where a collective's bytes go, by where the members of its group are.
 
-    A ring over several nodes leaves each of them once: of what a group sends, one part in so many as it has members in a node crosses.
+    A ring over several nodes leaves each of them once: of what a group sends, one part in so many
+    as it has members in a node crosses.
     """
     if entry.fabric not in NETWORK_FABRICS:
         return Placement(1, 0, 0, 0)
@@ -44,6 +54,10 @@ def placed(job: Job, entry: Collective) -> Placement:
     if entry.op in POINT_TO_POINT:
         return Placement(members, sent - across, across, across)
     least = hierarchical_sent.function(
-        rounds=STEPS.get(entry.op, 1), nodes=ceil_div(entry.ranks, members), members=members, tensor_bytes=entry.tensor_bytes, count=entry.count
+        rounds=STEPS.get(entry.op, 1),
+        nodes=ceil_div(entry.ranks, members),
+        members=members,
+        tensor_bytes=entry.tensor_bytes,
+        count=entry.count,
     )
     return Placement(members, sent - across, across, min(across, least))

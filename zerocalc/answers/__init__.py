@@ -1,0 +1,3 @@
+"""What is derived from estimates: plans, suggestions, notes, assumptions, explanations and
+timelines.
+"""

@@ -1,0 +1,216 @@
+"""What a job's own choices and defaults come to, where an answer rests on them, in words."""
+
+from __future__ import annotations
+
+from itertools import groupby
+
+from zerocalc.formulas.formula import ceil_div
+from zerocalc.model.architecture import dealt
+from zerocalc.results import display_name
+from zerocalc.sharding.padding import added_words
+from zerocalc.spec.cluster import DEFAULT_GPUS_PER_NODE
+from zerocalc.spec.job import Job
+from zerocalc.spec.lora import Lora
+
+NOTABLE = 0.001
+"""Differences below this are not told."""
+WORST_STAGE = "the pipeline stage that needs most memory"
+EVEN_SPLIT = "even split: pipeline parallelism divides states evenly"
+EVEN_TENSORS = "even split: tensor parallelism divides all of a bare number of parameters"
+EVEN_TOKENS = "even split: context parallelism divides the tokens of a sequence evenly"
+
+
+def _pipeline(job: Job) -> list[str]:
+    """Whose figures a pipeline's are, and how its layers are dealt."""
+    parallel, layers = job.parallel, job.model.layer_count
+    if job.even_share:
+        out = [EVEN_SPLIT]
+        if layers and layers % parallel.pp:
+            fullest = ceil_div(layers, parallel.pp)
+            out.append(
+                f"even split: {layers} layers over {parallel.pp} pipeline stages, "
+                f"{layers / parallel.pp:.4g} a stage; the fullest has {fullest}"
+            )
+        return out
+    whose = (
+        f"pipeline stage {parallel.pipeline_stage} of {parallel.pp}"
+        if parallel.pipeline_stage
+        else WORST_STAGE
+    )
+    out = [
+        f"memory and traffic are those of {whose}"
+        + ("" if parallel.pipeline_stage else "; time is that of the slowest")
+    ]
+    ends = job.framework.ends_as_layers
+    counts = dealt(layers or 0, parallel, ends)
+    if len(set(counts)) > 1:
+        what = f"chunks of {layers} layers" if parallel.interleave > 1 else f"{layers} layers"
+        how = (
+            ", embedding and head counted as a layer each"
+            if ends and parallel.first_stage_layers is parallel.last_stage_layers is None
+            else ""
+        )
+        out.append(f"{what} dealt to pipeline stages as {_runs(counts)}{how}")
+    return out
+
+
+def _slowest_stage(job: Job) -> list[str]:
+    """How much longer than the mean, which is counted, the pipeline stage computes that has most to
+    compute.
+    """
+    from zerocalc.sharding.rank import on_stage, rank
+    from zerocalc.sharding.work import stage_work  # most jobs have no pipeline
+
+    works = [
+        stage_work(own, rank(own))
+        for own in [on_stage(job, number) for number in range(1, job.parallel.pp + 1)]
+    ]
+    done = [work.forward + work.backward + work.recomputed for work in works if work is not None]
+    more = max(done, default=0) * len(done) / sum(done) - 1 if sum(done) else 0
+    return (
+        [
+            "pipeline stages are taken to compute alike; the one with most to do computes "
+            f"{more:.1%} longer"
+        ]
+        if more >= NOTABLE
+        else []
+    )
+
+
+def _runs(counts: list[int]) -> str:
+    """Counts in a row, equal ones together.
+
+    >>> _runs([8, 9, 9, 8])
+    '8, 2 × 9, 8'
+    """
+    runs = [(len(list(same)), count) for count, same in groupby(counts)]
+    return ", ".join(f"{times} × {count}" if times > 1 else str(count) for times, count in runs)
+
+
+def _context_shards(job: Job) -> str:
+    """Over what states are sharded where context parallelism is used, which the paper does not
+    have.
+    """
+    return (
+        f"gradients are reduced and states sharded over dp·cp = {job.dp}·{job.parallel.cp} "
+        f"= {job.shards} ranks, "
+        "as FSDP, Megatron and DeepSpeed-Ulysses do; [ZeRO] has no context parallelism"
+    )
+
+
+def _tensor_parallel(job: Job) -> list[str]:
+    """What tensor parallelism is taken to divide evenly, and the rows of a vocabulary that a
+    framework adds so that it does.
+    """
+    words, tp = job.model.words, job.parallel.tp
+    if tp > 1 and job.model.is_bare:
+        return [EVEN_TENSORS]
+    out = (
+        [f"tp {tp} does not divide the vocabulary of {words:,}: counted as even shares"]
+        if words % tp
+        else []
+    )
+    return out + ([added] if (added := added_words(job)) else [])
+
+
+LORA = "the frozen base has no gradients and no optimizer states"
+HELD = f"{LORA}, and is held in the recipe's compute dtype"
+
+
+def _adapters(job: Job, lora: Lora) -> list[str]:
+    """What the framework makes of adapters."""
+    out = []
+    if job.adapter_dtype != lora.dtype:
+        out.append(
+            f"adapters in {job.adapter_dtype}, not {lora.dtype}: {job.framework.name} "
+            "casts all parameters to the dtype of compute"
+        )
+    gathered = job.trained_recipe.gather
+    if gathered != job.adapter_dtype and not job.recipe.autocast:
+        out.append(
+            f"adapters are kept in {job.adapter_dtype} and compute in {gathered}, in which "
+            f"recipe {job.recipe.name} gathers or copies weights"
+        )
+    if job.framework.adapters == "each":
+        out.append(
+            "each matrix of an adapter is a unit of its own (PEFT's "
+            "fsdp_auto_wrap_policy); one unit with its layer would have all its gradients"
+        )
+    return out
+
+
+def assumed(job: Job, timed: bool) -> list[str]:
+    """What the job's own choices and defaults come to, where an answer rests on them."""
+    zero, parallel, cluster = job.zero, job.parallel, job.cluster
+    out = []
+    if job.model.lora is not None:
+        out += [
+            *job.model.lora.assumed,
+            HELD if job.model.quantised is None else LORA,
+            *_adapters(job, job.model.lora),
+        ]
+    if timed:
+        out += _assumed_of_time(job)
+    out += _tensor_parallel(job)
+    if parallel.pp > 1:
+        out += _pipeline(job)
+        out += _slowest_stage(job) if timed and job.by_stage else []
+    if job.experts_apart:
+        etp = job.expert_tensor_parallel
+        out.append(
+            f"routed experts are dealt over ep·etp = {parallel.ep}·{etp} ranks, their "
+            "states sharded over "
+            f"gpus/(pp·ep·etp) = {job.expert_shards}; each sees as many tokens as another"
+        )
+    if parallel.cp > 1:
+        out += [EVEN_TOKENS, _context_shards(job)]
+    chosen = [job.framework.stage(stage) for stage in job.stages]
+    out += [
+        f"{display_name(stage.name)} of {job.framework.name} is {stage.meaning}"
+        for stage in chosen
+        if stage.meaning
+    ]
+    published = any(stage.published for stage in chosen)
+    if job.shards > 1:
+        if published and zero.buffers == "constant":
+            sizes = dict.fromkeys((zero.reduce_bucket_size, zero.allgather_bucket_size))
+            out.append(
+                f"C_B: buckets of up to {' and '.join(f'{size:,}' for size in sizes)} elements"
+            )
+        if published and 3 in job.stages and not (job.model.is_bare and job.model.blocks is None):
+            out.append(
+                f"stage 3 holds {job.framework.units_in_flight} layers gathered, beside "
+                "the embedding or head in use"
+            )
+        if zero.gather == "broadcast" and not job.model.is_bare:
+            out.append("every owner of broadcast blocks holds an equal share of the parameters")
+    if (
+        cluster.gpus > cluster.gpus_per_node
+        and cluster.node is None
+        and cluster.gpus_per_node == DEFAULT_GPUS_PER_NODE
+    ):
+        out.append(f"nodes of {cluster.gpus_per_node} GPUs")
+    return out
+
+
+def _assumed_of_time(job: Job) -> list[str]:
+    own, (typical, note) = job.training.kernel_efficiency, job.cluster.kernel_efficiency
+    share = (
+        f"{100 * typical:.0f} % of the dense peak ({note})"
+        if own is None
+        else f"{100 * own:.0f} % of the dense peak"
+    )
+    from zerocalc.traffic.placement import HOPS
+
+    out = [
+        f"time: kernels reach {share}, links their nominal bandwidth; a hop takes {HOPS}; "
+        "no input, no stragglers",
+        "FLOPs as papers count them: attention over the whole square, of which a causal "
+        "mask needs half",
+    ]
+    if job.zero.offload_optimizer != "none":
+        out.append(
+            "time: the host's optimizer step reads and writes each state once, as fast as "
+            "its memory carries them"
+        )
+    return out

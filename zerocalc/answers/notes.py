@@ -1,0 +1,312 @@
+"""What is to be said beside an answer: what is unknown and what would make it known, what was
+chosen and changes nothing.
+"""
+
+from __future__ import annotations
+
+from zerocalc.ledger import DYNAMIC_KINDS
+from zerocalc.quantities import format_gib
+from zerocalc.results import Estimate, display_name
+from zerocalc.sharding.rank import rounded, shares
+from zerocalc.spec.job import Job
+from zerocalc.spec.model import WITH_SCORES
+
+MUCH_PADDING = 0.02
+"""A share of the parameters from which on padding is told."""
+
+
+def _time_needs(job: Job) -> str:
+    """What is missing for the time of a step."""
+    gpu, zero, cluster = job.cluster.gpu, job.zero, job.cluster
+    if (
+        gpu is None
+        or gpu.bf16_dense_flops_per_second is None
+        or gpu.memory_bytes_per_second is None
+    ):
+        lacking = (
+            "memory's bandwidth"
+            if gpu is not None and gpu.bf16_dense_flops_per_second is not None
+            else "speed"
+        )
+        needs = f"the GPU's {lacking} is not among its figures (a TOML file of your own can say it)"
+    elif cluster.peak_flops_per_second(job.recipe.compute) is None:
+        needs = (
+            f"presets have GPUs' peaks in 16 bits, and recipe {job.recipe.name} computes in "
+            f"{job.recipe.compute}"
+        )
+    elif zero.offload_optimizer != "none" and cluster.cpu_bytes_per_second is None:
+        needs = (
+            "--cpu-bandwidth 400GB/s says what a host's memory carries, where the optimizer's "
+            "step runs"
+        )
+    elif (
+        "nvme" in (zero.offload_optimizer, zero.offload_params)
+        and cluster.nvme_bytes_per_second_per_gpu is None
+    ):
+        needs = "--nvme-bandwidth 25GB/s says what a node's drives read or write together"
+    elif (
+        zero.offloads or zero.checkpoints_on_host
+    ) and cluster.host_bytes_per_second_per_gpu is None:
+        needs = "the GPU's link to its host is not among its figures"
+    elif cluster.intra_node_bytes_per_second is None:
+        needs = "--intra-node 450GB/s says what a GPU sends inside its node"
+    else:
+        needs = "--node, or --inter-node 3200Gbps, says what a node's network cards send together"
+    return f"time is unknown: {needs}"
+
+
+def notes_on(job: Job, candidates: list[Estimate]) -> list[str]:
+    """All notes on a job's candidates."""
+    notes: list[str] = []
+    unknown = tuple(dict.fromkeys(name for c in candidates for name in c.memory.gpu.unknown))
+    if unknown:
+        notes.append(f"unknown: {', '.join(unknown)}. {_how_to_know(job)}")
+    notes += _beyond_data_parallelism(job, candidates)
+    without_effect = _without_effect(job) if "activations" in unknown else []
+    if without_effect:
+        notes.append(f"without effect while activations are unknown: {', '.join(without_effect)}")
+    if job.cluster.gpu is not None and job.cluster.usable_bytes is None:
+        notes.append(
+            f"usable memory of {job.cluster.gpu.title} is not known; --gpu-memory 80GiB "
+            "says what it is"
+        )
+    elif job.cluster.usable_bytes is None and all(c.fits is None for c in candidates):
+        notes.append(
+            "what fits is unknown: --gpu h100-80g or --gpu-memory 80GiB says what there is"
+        )
+    if (
+        job.cluster.gpu is not None
+        and job.training.seq
+        and not job.model.is_bare
+        and all(c.time is None for c in candidates)
+    ):
+        notes.append(_time_needs(job))
+    notes += [
+        f"without effect: {flag} ({why})"
+        for flag, why in _idle(
+            job, "activations" not in unknown, any(c.time is not None for c in candidates)
+        )
+    ]
+    if _kept_by_another_kernel(job):
+        notes.append(
+            f"of the class of {job.model.family or 'this model'} only unfused attention is "
+            "known, which keeps more; --attention eager counts it"
+        )
+    if job.zero.offloads or job.zero.checkpoints_on_host:
+        notes += _offload_notes(job, candidates)
+    if job.parallel.tp * job.parallel.pp > 1 and "activations" in unknown:
+        notes.append(
+            "what tensor and pipeline parallelism send is unknown too, and not in the traffic"
+        )
+    if job.even_share:
+        notes.append(
+            "what fits is said of an even share: the first and last pipeline stages hold "
+            "more (embedding, head, layers that do not divide)"
+        )
+    if job.zero.defer_grad_sync and job.training.accumulation == 1:
+        notes.append("deferring gradient reduction changes nothing with one micro-batch a step")
+    if (
+        job.training.recompute == "selective"
+        and job.training.attention == "flash"
+        and job.model.has_attention
+    ):
+        notes.append(
+            "selective recomputation saves next to nothing over flash attention, which "
+            "keeps no scores"
+        )
+    notes += _padding(job) + _untrained(job) + _cannot_run(job)
+    if job.parallel.tp > job.cluster.gpus_per_node:
+        notes.append(
+            f"tensor parallelism over {job.parallel.tp} GPUs leaves the node of "
+            f"{job.cluster.gpus_per_node}: its all-reduces cross the network"
+        )
+    return notes
+
+
+def _padding(job: Job) -> list[str]:
+    """What rounding tensors up to the number of ranks adds, where that is much: experts fewer than
+    ranks, cut along their first dimension.
+    """
+    own, holds = shares(job)[0]
+    for behaviour in [job.framework.stage(stage) for stage in job.stages]:
+        whole = rounded(holds, own, behaviour.pads)
+        more = max(part.padded / part.parameters for part in whole.parts or (whole,)) - 1
+        if more > MUCH_PADDING:
+            return [
+                f"{job.framework.name} rounds tensors up to whole shares over "
+                f"{holds.shards:,} ranks, which adds {more:.0%} to the parameters: some, "
+                "such as experts', have fewer rows than there are ranks; fewer ranks a "
+                "copy (--shard-group) or experts on ranks of their own (--ep) "
+                "add less"
+            ]
+    return []
+
+
+def _untrained(job: Job) -> list[str]:
+    """Why nothing is trained over a base that is kept so."""
+    quantised, some = job.model.quantised, job.model.lora is not None or job.model.trainable
+    return (
+        [f"{quantised.untrained}: --quantise none counts that"]
+        if quantised is not None and quantised.untrained and some
+        else []
+    )
+
+
+def _cannot_run(job: Job) -> list[str]:
+    """What an implementation is asked for and cannot run."""
+    chosen = {
+        "flash attention": job.training.attention == "flash" and bool(job.training.seq),
+        "context parallelism": job.parallel.cp > 1,
+    }
+    lacking = [what for what in job.implementation.lacks if chosen[what]]
+    how = (
+        f": --implementation {job.implementation.instead} has" if job.implementation.instead else ""
+    )
+    return (
+        [f"layers of {job.implementation.name} have no {' and no '.join(lacking)}{how}"]
+        if lacking
+        else []
+    )
+
+
+def _offload_notes(job: Job, candidates: list[Estimate]) -> list[str]:
+    """Which stages are not shown, whose capacity is not known, and how far computing keeps up."""
+    from zerocalc.answers.offloading import efficiencies  # most jobs keep all on the GPU
+
+    notes = []
+    left_out = [stage.name for stage in job.framework.stages if stage.stage not in job.stages]
+    if job.zero.stage is None and left_out:
+        notes.append(
+            "not shown, since they cannot keep that elsewhere: "
+            f"{', '.join(map(display_name, left_out))}"
+        )
+    for flag, tiers in (
+        ("--cpu-memory 1TB", [c.memory.cpu for c in candidates]),
+        ("--nvme-capacity 30TB", [c.memory.nvme for c in candidates]),
+    ):
+        if job.cluster.usable_bytes is not None and any(
+            tier is not None and tier.capacity_bytes is None for tier in tiers
+        ):
+            notes.append(f"what fits is said of GPUs alone: {flag} says what a node's host has")
+    return notes + [kind.words() for kind in efficiencies(*shares(job)[0])]
+
+
+def _beyond_data_parallelism(job: Job, candidates: list[Estimate]) -> list[str]:
+    """What no number of data-parallel GPUs makes fit."""
+    usable = job.cluster.usable_bytes
+    if usable is None or any(c.fits is not False for c in candidates):
+        return []
+    last = candidates[-1]
+    gpu = last.memory.gpu
+    rest = sum(
+        t.bytes
+        for t in gpu.terms
+        if t.kind in DYNAMIC_KINDS - {"gradients", "copies"} and gpu.peak_moment in t.moments
+    )
+    if rest <= usable:
+        return []
+    held = (
+        f"activations, logits, buffers and gathered layers ({format_gib(rest)} of "
+        f"{display_name(last.name)}'s peak)"
+    )
+    return [f"more data-parallel GPUs never shrink {held}"]
+
+
+def _without_effect(job: Job) -> list[str]:
+    """What was chosen and changes activations only, as its flags are spelled."""
+    training, zero = job.training, job.zero
+    chosen = {
+        f"--seq {training.seq}": training.seq is not None,
+        f"--micro-batch {training.micro_batch}": training.micro_batch > 1,
+        f"--recompute {training.recompute}": training.recompute != "none",
+        f"--attention {training.attention}": training.attention != "flash",
+        "--sequence-parallel": job.parallel.sequence_parallel,
+        "--partition-activations": zero.partition_activations,
+        "--cpu-checkpointing": zero.cpu_checkpointing,
+    }
+    return [flag for flag, is_chosen in chosen.items() if is_chosen]
+
+
+RECOMPUTED = {"core_attn": WITH_SCORES, "mlp": frozenset({"mlp"}), "moe": frozenset({"moe"})}
+"""The modules that can be recomputed by name, as types of modules in the layers."""
+
+
+def _idle(job: Job, known: bool, timed: bool) -> list[tuple[str, str]]:
+    """What was chosen and changes nothing here, as its flag is spelled, and why; ``known``: whether
+    activations are.
+    """
+    training, cluster, model = job.training, job.cluster, job.model
+    modules = f"--recompute-modules {','.join(training.recompute_modules)}"
+    named = training.recompute_modules != type(training).model_fields["recompute_modules"].default
+    out = []
+    if training.recompute != "selective" and named:
+        out.append((modules, "modules are named for --recompute selective"))
+    if training.recompute == "selective" and known:
+        lacking = [
+            name for name in training.recompute_modules if not RECOMPUTED[name] & model.module_types
+        ]
+        out += (
+            [
+                (
+                    modules if named else "--recompute selective",
+                    f"no layer has {' or '.join(lacking)}",
+                )
+            ]
+            if lacking
+            else []
+        )
+    if training.reentrant and training.recompute == "none":
+        out.append(("--reentrant", "nothing is recomputed"))
+    if training.recompute_every > (model.layer_count or training.recompute_every):
+        out.append(
+            (
+                f"--recompute-every {training.recompute_every}",
+                f"beyond the {model.layer_count} layers: one is recomputed",
+            )
+        )
+    if training.attention != "flash" and known and not model.has_attention:
+        out.append((f"--attention {training.attention}", "no layer has attention"))
+    if training.tokens is not None and not timed:
+        out.append(
+            (
+                "--tokens",
+                "days and GPU-hours need the time of a step: --gpu, an architecture and --seq",
+            )
+        )
+    for flag, given, tier in (
+        ("--cpu-memory", cluster.cpu_memory, "cpu"),
+        ("--cpu-bandwidth", cluster.cpu_bandwidth, "cpu"),
+        ("--nvme-capacity", cluster.nvme_capacity, "nvme"),
+        ("--nvme-bandwidth", cluster.nvme_bandwidth, "nvme"),
+    ):
+        places = {
+            job.zero.offload_optimizer,
+            job.zero.offload_params,
+            "cpu" if job.zero.checkpoints_on_host else "none",
+        }
+        if given is not None and tier not in places and not (tier == "cpu" and job.zero.offloads):
+            out.append((flag, f"nothing lies {'in host memory' if tier == 'cpu' else 'on drives'}"))
+    if cluster.cublas_workspace is not None and not cluster.workspaces:
+        out.append(("--cublas-workspace", "--workspaces counts it"))
+    return out
+
+
+def _kept_by_another_kernel(job: Job) -> bool:
+    """Whether fused attention is counted for a class of which only unfused attention is known."""
+    stack = job.model.stack
+    return (
+        bool(job.training.seq)
+        and stack is not None
+        and stack.only_eager
+        and job.training.attention != "eager"
+    )
+
+
+def _how_to_know(job: Job) -> str:
+    if job.model.is_bare:
+        return "Give --model, or --layers --hidden --heads, and --seq"
+    if job.model.stack is not None:
+        return (
+            f"What the layers of {job.model.family or 'this architecture'} save is not counted yet"
+        )
+    return "Give --seq"

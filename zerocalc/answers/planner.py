@@ -1,0 +1,179 @@
+"""From a job to an answer: its candidates, which of them fit, which to take and why, and what would
+change that.
+"""
+
+from __future__ import annotations
+
+from zerocalc.answers.assumptions import assumed
+from zerocalc.answers.notes import notes_on
+from zerocalc.estimator import estimate_with_assumptions
+from zerocalc.quantities import format_count, format_gib
+from zerocalc.results import (
+    SCHEMA_VERSION,
+    Estimate,
+    Plan,
+    Recommendation,
+    Verdict,
+    cheapest,
+    display_name,
+)
+from zerocalc.sharding.rank import shares
+from zerocalc.spec.base import require
+from zerocalc.spec.job import Job
+
+
+def plan(job: Job) -> Plan:
+    """All stages asked for, side by side, with a verdict and a recommendation where the GPU's
+    memory is known.
+    """
+    require(job, Job, "plan")
+    candidates: list[Estimate] = []
+    assumptions: list[str] = []
+    held = shares(job)
+    for stage in job.stages:
+        candidate, rests_on = estimate_with_assumptions(job, stage, held)
+        candidates.append(candidate)
+        assumptions += rests_on
+    verdict = _verdict(candidates)
+    notes = notes_on(job, candidates)
+    if verdict == "does_not_fit":
+        from zerocalc.answers.offloading import would_fit  # most answers fit
+
+        notes += would_fit(job)
+    timed = any(candidate.time is not None for candidate in candidates)
+    assumptions = [*job.model.assumed, *assumed(job, timed), *assumptions]
+    return Plan(
+        schema_version=SCHEMA_VERSION,
+        job=job,
+        candidates=tuple(candidates),
+        verdict=verdict,
+        recommended=recommend(job, candidates),
+        assumptions=tuple(dict.fromkeys(assumptions)),
+        notes=(*notes, *job.config_notes),
+        suggestions=_suggestions(job) if verdict == "does_not_fit" else (),
+    )
+
+
+def _suggestions(job: Job) -> tuple[str, ...]:
+    from zerocalc.answers.suggestions import suggestions  # most answers have none
+
+    return tuple(suggestions(job))
+
+
+def _verdict(candidates: list[Estimate]) -> Verdict:
+    fits = [candidate.fits for candidate in candidates]
+    return "fits" if True in fits else "unknown" if None in fits else "does_not_fit"
+
+
+def recommend(job: Job, candidates: list[Estimate]) -> Recommendation | None:
+    """What to take among candidates, and why; ``None`` where the capacity is unknown or nothing
+    fits.
+    """
+    usable = job.cluster.usable_bytes
+    if usable is None:
+        return None
+    why: list[str] = []
+    fitting = [c for c in candidates if c.fits]
+    if not fitting:
+        fitting = [c for c in candidates if c.fits is None]
+        if not fitting:
+            return None
+        unknown = fitting[0].memory.gpu.unknown
+        why.append(
+            f"on model states and buffers alone: {', '.join(unknown)} unknown"
+            if unknown
+            else f"if {' and '.join(unsure(fitting[0]))}"
+        )
+    chosen = cheapest(fitting)
+    for other in candidates:
+        if other.fits is False:
+            why.append(_lacks(other, usable))
+    for other in fitting:
+        if other is not chosen:
+            why.append(_compared(other, chosen))
+    if len(why) == 0:
+        why.append(
+            "it fits, and no other stage was asked for" if len(candidates) == 1 else "it fits"
+        )
+    return Recommendation(chosen.name, tuple(why))
+
+
+NOTABLE = 0.005
+"""Differences of estimated times below this are not told."""
+BESIDE = {"cpu": "host memory", "nvme": "drives"}
+
+
+def short_of(candidate: Estimate) -> list[str]:
+    """What a node's host lacks, in words: ``12.0 GiB of host memory a node``."""
+    memory = candidate.memory
+    tiers = {"cpu": memory.cpu, "nvme": memory.nvme}
+    return [
+        f"{format_gib(tier.lacking_bytes)} of {BESIDE[name]} a node"
+        for name, tier in tiers.items()
+        if tier is not None and tier.lacking_bytes
+    ]
+
+
+def unsure(candidate: Estimate) -> list[str]:
+    """On what it depends whether a node's host suffices, in words."""
+    host = candidate.memory.cpu
+    if (
+        host is None
+        or host.capacity_bytes is None
+        or not host.bytes_per_node <= host.capacity_bytes < host.high_bytes_per_node
+    ):
+        return []
+    most, there = format_gib(host.high_bytes_per_node), format_gib(host.capacity_bytes)
+    return [
+        f"page-locked buffers leave the host's {there} a node enough (they may take {most} in all)"
+    ]
+
+
+def _lacks(other: Estimate, usable: int) -> str:
+    gpu = other.memory.gpu
+    needed = max(gpu.reserved_bytes, gpu.states_bytes)
+    if needed <= usable:
+        return f"{display_name(other.name)} lacks {' and '.join(short_of(other))}"
+    at = gpu.at_peak
+    activations = "unknown" if "activations" in gpu.unknown else format_gib(at.activations_bytes)
+    parts = (
+        f"states {format_gib(at.states_bytes)}, activations and logits {activations}, other "
+        f"{format_gib(at.other_bytes)}"
+    )
+    least = "at least " if gpu.unknown else ""
+    return (
+        f"{display_name(other.name)} lacks {least}{format_gib(needed - usable)} (at its peak: "
+        f"{parts})"
+    )
+
+
+def _compared(other: Estimate, chosen: Estimate) -> str:
+    """Another candidate that would do, in memory and traffic relative to the chosen one."""
+    saved = chosen.memory.gpu.reserved_bytes - other.memory.gpu.reserved_bytes
+    sent, base = other.communication.sent_bytes_per_gpu, chosen.communication.sent_bytes_per_gpu
+    now, then = format_gib(sent), format_gib(base)
+    traffic = "as many bytes" if now == then else f"{now} instead of {then}"
+    known = " of what is known" if other.memory.gpu.unknown else ""
+    memory = (
+        f"frees {format_gib(saved)} more{known}"
+        if saved > 0
+        else f"takes {format_gib(-saved)} more{known}"
+        if saved < 0
+        else "takes as much"
+    )
+    part = " of what is known" if other.communication.unknown else ""
+    took = ""
+    if other.time is not None and chosen.time is not None:
+        more = other.time.step_seconds / chosen.time.step_seconds - 1
+        took = (
+            f"; a step takes {abs(more):.0%} {'longer' if more > 0 else 'less time'}, as estimated"
+            if abs(more) >= NOTABLE
+            else ""
+        )
+    return f"{display_name(other.name)} {memory} and sends {traffic} a step{part}{took}"
+
+
+def describe_model(job: Job, parameters: int) -> str:
+    """The model in a few words: its title where it has one, and its parameters."""
+    count = f"{format_count(parameters)} parameter{'s' if parameters > 1 else ''}"
+    return f"{job.model.title}, {count}" if job.model.title else count

@@ -1,0 +1,3 @@
+"""How a step runs under each framework: one file a framework, a short program over the ledger and
+the schedule.
+"""

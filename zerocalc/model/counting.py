@@ -1,0 +1,182 @@
+"""Parameter counts of a model, by component, from the one list of tensors."""
+
+from __future__ import annotations
+
+import os
+
+from zerocalc.ledger import record
+from zerocalc.model.architecture import Architecture
+from zerocalc.model.build import architecture
+from zerocalc.model.module import Component, Module
+from zerocalc.spec.base import FieldError
+from zerocalc.spec.model import Model
+from zerocalc.spec.recipe import DTYPE_BYTES, StoredDtype
+
+COMPONENTS: tuple[Component, ...] = (
+    "embedding",
+    "head",
+    "attention",
+    "mlp",
+    "experts",
+    "norms",
+    "other",
+)
+
+
+STORED_DTYPE: StoredDtype = "bf16"
+"""In which checkpoints are kept unless their config says so."""
+
+
+@record
+class StoredBytes:
+    """Bytes of a checkpoint's tensors by ``format`` (a quantisation's, or a dtype): by component,
+    and by what they are for.
+
+    ``not_quantised`` are of the tensors kept in ``dtype``; ``codebooks`` also shapes and other
+    figures of a tensor. ``adapters`` are LoRA's, in a dtype of their own and in no component.
+    """
+
+    format: str
+    dtype: str
+    components: dict[Component, int]
+    weights: int
+    scales: int
+    zero_points: int
+    indices: int
+    codebooks: int
+    not_quantised: int
+    adapters: int
+
+
+@record
+class Counts:
+    """Parameters [elements]: ``active`` is what one token passes through, ``largest_leaf`` the
+    largest tensor's module.
+
+    ``total`` is the base and its ``adapters``, which are all that LoRA trains. ``stored_bytes`` is
+    what the tensors take as a checkpoint keeps them, scales included, adapters in their own dtype;
+    ``None`` where that is not known.
+    """
+
+    schema_version: int
+    total: int
+    trainable: int
+    active: int
+    components: dict[Component, int]
+    largest_leaf: int
+    largest_block: int
+    stored_bytes: int | None
+    stored: StoredBytes | None
+    notes: tuple[str, ...]
+    adapters: int = 0
+
+
+def count_parameters(model: Model | str | os.PathLike[str]) -> Counts:
+    """Count a model tensor by tensor; a text is the name of a preset or the path of a TOML file or
+    a ``config.json``.
+
+    Raises `ValueError` for a bare number of parameters, which has no tensors, and for a name that
+    is none.
+    """
+    if isinstance(model, (str, os.PathLike)):
+        from zerocalc.huggingface.config import load_model
+
+        model = load_model(model)
+    if not isinstance(model, Model):
+        hint = "; its model is job.model" if hasattr(model, "model") else ""
+        raise TypeError(
+            "count_parameters takes a Model, a preset's name or a path, not "
+            f"{type(model).__name__}{hint}"
+        )
+    arch = architecture(model)
+    if arch is None:
+        raise ValueError(
+            "a bare number of parameters has no tensors to count: give an architecture"
+        )
+    components = dict.fromkeys(COMPONENTS, 0)
+    active = leaf = 0
+    for count, modules in ((1, arch.before), *arch.groups, (1, arch.after)):
+        for module in modules:
+            components[module.component] += module.parameter_elements * count
+            active += module.active_elements * count
+            leaf = max(leaf, *_leaves(module).values(), 0)
+    blocks = [amount for _, amount in arch.group_elements]
+    notes = list(model.assumed)
+    added, adapters_bytes = 0, 0
+    if model.lora is not None:
+        from zerocalc.model.adapters import adapters
+
+        lora = adapters(model, arch)
+        if lora is not None:
+            added, adapters_bytes = lora.total, lora.total * DTYPE_BYTES[model.lora.dtype]
+            active += lora.active
+            blocks = [amount + extra for amount, extra in zip(blocks, lora.groups, strict=True)]
+            notes += [*model.lora.assumed, *lora.notes]
+    kept = _stored(model, arch, components, notes, adapters_bytes)
+    size = sum(kept.components.values()) + adapters_bytes if kept else None
+    total = arch.parameters + added
+    return Counts(
+        1,
+        total,
+        added or model.trainable or total,
+        active,
+        components,
+        leaf,
+        max(blocks, default=0),
+        size,
+        kept,
+        tuple(notes),
+        added,
+    )
+
+
+def _stored(
+    model: Model,
+    arch: Architecture,
+    components: dict[Component, int],
+    notes: list[str],
+    adapters_bytes: int,
+) -> StoredBytes | None:
+    """The model as a checkpoint keeps it; what is not known, or taken on trust, becomes a note."""
+    if model.dtype is None:
+        what = "stored" if model.quantised is None else "what is not quantised stored"
+        notes.append(f"{what} in {STORED_DTYPE}, {DTYPE_BYTES[STORED_DTYPE]} bytes a parameter")
+    dtype = model.dtype or STORED_DTYPE
+    size = DTYPE_BYTES[dtype]
+    if model.quantised is None:
+        sizes = {component: count * size for component, count in components.items()}
+        return StoredBytes(dtype, dtype, sizes, 0, 0, 0, 0, 0, sum(sizes.values()), adapters_bytes)
+    from zerocalc.model.checkpoint_bytes import stored  # most models are not quantised
+
+    try:
+        base = stored(model, arch)
+    except FieldError as error:
+        notes.append(f"bytes as stored are not known: quantisation {error}")
+        return None
+    notes.extend(base.assumptions)
+    given = base.component_bytes(size)
+    by_component = {component: given.get(component, 0) for component in components}
+    s = base.sizes
+    return StoredBytes(
+        model.quantised.name,
+        dtype,
+        by_component,
+        s.weights,
+        s.scales,
+        s.zero_points,
+        s.indices,
+        s.codebooks,
+        base.kept * size,
+        adapters_bytes,
+    )
+
+
+def _leaves(module: Module) -> dict[str, int]:
+    """Elements by leaf module: a linear layer's weight and bias belong together, and so do experts
+    kept in one tensor each for up and down.
+    """
+    leaves: dict[str, int] = {}
+    for parameter in module.parameters:
+        leaf = parameter.name.rpartition(".")[0]
+        leaves[leaf] = leaves.get(leaf, 0) + parameter.elements
+    return leaves

@@ -1,0 +1,139 @@
+"""Alternating updates and learned augmented residuals (Gemma 3n; AltUp, arXiv 2301.13310; LAuReL,
+arXiv 2411.07501): several residual streams, of which a layer computes on one and corrects the
+others by it.
+
+Source: transformers 5.24.0, models/gemma3n/modeling_gemma3n.py.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from zerocalc.model.module import ParameterRow, linear
+from zerocalc.model.trace import FULL, Tape, Value
+
+Part = Literal["spread", "predict", "correct", "join"]
+KIND = "rms_power"
+
+
+def altup_weights(*, hidden: int, streams: int, part: Part) -> tuple[ParameterRow, ...]:
+    """The tensors of alternating updates: a matrix for each further stream, before the layers
+    (``spread``) and after them (``join``); in a layer those of prediction and correction, which
+    ``predict`` lists.
+    """
+    if part in {"spread", "join"}:
+        return tuple(
+            [row for i in range(streams - 1) for row in linear(f"altup.{part}.{i}", hidden, hidden)]
+        )
+    if part == "correct":
+        return ()
+    return (
+        ("altup.output_scale", (hidden,), False),
+        *linear("altup.correction", streams, streams),
+        *linear("altup.prediction", streams * streams, streams),
+        *linear("altup.router", streams, hidden),
+        ("altup.norm.weight", (hidden,), False),
+    )
+
+
+def alternate(
+    tape: Tape,
+    x: Value,
+    *,
+    hidden: int,
+    streams: int,
+    part: Part,
+    correct_scale: bool = True,
+    **_: object,
+) -> Value:
+    """One part of alternating updates; returns the stream that is read next.
+
+    Before the layers the ``streams`` are made of the embedding, after them they are joined. A layer
+    begins with a prediction of all streams, of which it reads one, and ends with a correction,
+    whose first stream takes the layer's input in, after a product with a weight
+    (``correct_scale``).
+    """
+    if part in {"spread", "join"}:
+        return _resized(tape, x, hidden, streams, part)
+    weights = _router(
+        tape, x if part == "correct" else x.viewed("active stream", (hidden,)), streams
+    )
+    if part == "predict":
+        coefficients = tape.linear(
+            weights, "altup.prediction", "prediction's coefficients", (streams, streams)
+        )
+        tape.keep(coefficients)
+        tape.keep(
+            Value(
+                "streams, side by side",
+                coefficients.dtype,
+                x.divisor,
+                (tape.run.tokens, hidden, streams),
+            )
+        )
+        return tape.stream("streams, predicted", streams * hidden).viewed(
+            "active stream, predicted", (hidden,)
+        )
+    tape.keep(
+        tape.like(
+            tape.linear(weights, "altup.correction", "corrections", (streams,)), "corrections + 1"
+        )
+    )
+    tape.small(
+        "innovation for every stream", tape.wide, x.divisor, (tape.run.tokens, streams, hidden)
+    )
+    first = tape.stream("first stream, corrected", hidden)
+    return tape.scale(first, "first stream, scaled") if correct_scale else first
+
+
+def _router(tape: Tape, x: Value, streams: int) -> Value:
+    """The tanh of a projection of the normed stream, in fp32: how much it says of each stream."""
+    normed = tape.norm(x, "altup norm", KIND, "altup router input")
+    scores = tape.cast(
+        tape.linear(normed, "altup.router", "scores of the streams", (streams,)), FULL
+    )
+    weights = tape.like(scores, "tanh of the scores")
+    tape.keep(weights)
+    return tape.cast(weights, x.dtype, "weights of the streams")
+
+
+def _resized(tape: Tape, x: Value, hidden: int, streams: int, part: Part) -> Value:
+    """Every further stream is a projection, as long as the first one is: a root of a mean of
+    squares, and the quotient of two.
+    """
+    tokens = tape.run.tokens
+    tape.keep(x)
+    tape.small("mean square of the first stream, and its root", tape.wide, x.divisor, (tokens, 2))
+    for i in range(streams - 1):
+        read = x if part == "spread" else x.viewed(f"stream {i + 1}", (hidden,))
+        projected = tape.linear(read, f"altup.{part}.{i}", f"stream {i + 1}", (hidden,), x.divisor)
+        tape.keep(tape.cast(projected, tape.wide))
+        tape.small(
+            f"mean square of stream {i + 1}, and its root", tape.wide, x.divisor, (tokens, 2)
+        )
+        tape.small(
+            f"stream {i + 1} times the first one's length", tape.wide, x.divisor, (tokens, hidden)
+        )
+    return tape.stream("embedding" if part == "spread" else "final norm input", hidden)
+
+
+def laurel_weights(*, hidden: int, rank: int) -> tuple[ParameterRow, ...]:
+    """The tensors of a residual of low rank: down to ``rank`` and up again, then a norm."""
+    return (
+        *linear("laurel.down", rank, hidden),
+        *linear("laurel.up", hidden, rank),
+        ("laurel.norm.weight", (hidden,), False),
+    )
+
+
+def augment(tape: Tape, x: Value, *, rank: int, **_: object) -> None:
+    """A low-rank product of the normed stream, normed: it is added to the residual stream beside
+    attention's result.
+    """
+    low = tape.linear(x, "laurel.down", "low-rank residual", (rank,))
+    tape.norm(
+        tape.linear(low, "laurel.up", "augmented residual", (x.shape[-1],), x.divisor),
+        "laurel norm",
+        KIND,
+        "augmented residual, normed",
+    )

@@ -1,0 +1,222 @@
+"""Gated delta networks (arXiv 2412.06464) and Kimi's delta attention (arXiv 2510.26692): their
+tensors, and their forward pass up to the residual addition, as the kernels of
+flash-linear-attention and causal-conv1d run it.
+
+A class of transformers calls these kernels where the packages are installed; its own operations,
+which it falls back on, keep far more. Source: flash-linear-attention 0.6.0,
+ops/gated_delta_rule/chunk.py and ops/kda/chunk.py; causal-conv1d 1.6, causal_conv1d_interface.py
+(what each saves for backward).
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+from zerocalc.model.kinds.attention import entering
+from zerocalc.model.module import ParameterRow, linear
+from zerocalc.model.trace import FULL, MASK, Tape, Value
+
+CHUNK = 64
+"""Positions that the kernel treats together; it keeps one matrix of that width a chunk and head."""
+Projections = Literal["paired", "split", "each"]
+TOGETHER = {
+    "paired": ("qkvz", "ba"),
+    "split": ("qkv", "z", "b", "a"),
+    "each": ("q", "k", "v", "z", "b", "a"),
+}
+
+
+def delta_weights(
+    *,
+    hidden: int,
+    key_heads: int,
+    value_heads: int,
+    key_dim: int,
+    value_dim: int,
+    conv: int,
+    projections: Projections = "paired",
+) -> tuple[ParameterRow, ...]:
+    """The tensors of a gated delta network.
+
+    ``projections``: two products, of queries, keys, values and gate, and of step and decay
+    (``paired``); four, with queries, keys and values in one (``split``); or ``each`` of the six on
+    its own.
+    """
+    keys, values = key_heads * key_dim, value_heads * value_dim
+    rows: list[ParameterRow] = []
+    for name, width in _products(projections, keys, values, value_heads):
+        rows += linear(f"delta.{name}", width, hidden)
+    rows.append(("delta.conv.weight", (2 * keys + values, 1, conv), False))
+    rows += [
+        ("delta.dt_bias", (value_heads,), False),
+        ("delta.A_log", (value_heads,), False),
+        ("delta.norm.weight", (value_dim,), False),
+    ]
+    return (*rows, *linear("delta.out", hidden, values))
+
+
+def _products(
+    projections: Projections, keys: int, values: int, heads: int
+) -> list[tuple[str, int]]:
+    """The products that read the layer's input, and how wide their results are: queries, keys,
+    values, gate (z), step (b) and decay (a).
+    """
+    widths = {"q": keys, "k": keys, "v": values, "z": values, "b": heads, "a": heads}
+    return [(name, sum(widths[letter] for letter in name)) for name in TOGETHER[projections]]
+
+
+def delta(
+    tape: Tape,
+    x: Value,
+    *,
+    key_heads: int,
+    value_heads: int,
+    key_dim: int,
+    value_dim: int,
+    projections: Projections = "paired",
+    doubled: bool = False,
+    **_: object,
+) -> Value:
+    """The forward pass of a gated delta network; ``doubled``: the step is multiplied by two after
+    its sigmoid.
+    """
+    tp, tokens, hidden = tape.run.tp, tape.run.tokens, x.shape[-1]
+    keys, values, heads = (key_heads, key_dim), (value_heads, value_dim), (tokens, value_heads)
+    x = entering(tape, x)
+    for name, width in _products(
+        projections, key_heads * key_dim, value_heads * value_dim, value_heads
+    ):
+        tape.linear(x, f"delta.{name}", name, (width,), tp)
+    mixed = _mixed(tape, x, keys, values)
+    tape.small("step", mixed.dtype, tp, heads)
+    if doubled:
+        tape.small("step, doubled", mixed.dtype, tp, heads)
+    for name in ("decay before its softplus", "decay after its softplus", "decays summed"):
+        tape.small(name, FULL, tp, heads)
+    for name in ("A",) if tape.frozen else ("exp(A_log)", "A"):
+        tape.small(name, FULL, tp, (value_heads,))
+    _delta_rule(tape, mixed.dtype, keys, values)
+    tape.small("matrices of chunks", mixed.dtype, tp, (*heads, CHUNK))
+    result = Value("delta rule's result", mixed.dtype, tp, (tokens, *values))
+    normed = tape.norm(result, "delta norm", "rms", "delta rule's result, normed")
+    gate = Value("gate (fp32)", FULL, tp, (tokens, *values))
+    tape.keep(gate)
+    tape.keep(tape.like(gate, "gate after its activation"))
+    tape.keep(normed)
+    return tape.linear(
+        Value("gated result", mixed.dtype, tp, (tokens, *values)),
+        "delta.out",
+        "attention result",
+        (hidden,),
+        tape.run.sequence,
+    )
+
+
+def _mixed(tape: Tape, x: Value, keys: tuple[int, int], values: tuple[int, int]) -> Value:
+    """Queries, keys and values side by side: what the convolution reads and keeps."""
+    compute = tape.compute if tape.autocast else x.dtype
+    mixed = Value(
+        "queries, keys and values",
+        compute,
+        tape.run.tp,
+        (tape.run.tokens, 2 * math.prod(keys) + math.prod(values)),
+    )
+    tape.keep(mixed)
+    return mixed
+
+
+def _delta_rule(tape: Tape, dtype: str, keys: tuple[int, int], values: tuple[int, int]) -> None:
+    """What the kernels keep of queries, keys (both normed) and values."""
+    tokens, tp = tape.run.tokens, tape.run.tp
+    for name in ("queries", "keys"):
+        tape.small(f"{name}, normed", dtype, tp, (tokens, *keys))
+        tape.small(f"{name}' norms", FULL, tp, (tokens, keys[0]))
+    tape.small("values", dtype, tp, (tokens, *values))
+
+
+def channel_weights(
+    *, hidden: int, heads: int, head_dim: int, conv: int, low_rank: bool = True
+) -> tuple[ParameterRow, ...]:
+    """The tensors of a delta rule that decays each channel on its own; with ``low_rank`` decay and
+    gate come through a rank of ``head_dim``.
+    """
+    inner = heads * head_dim
+    rows: list[ParameterRow] = []
+    for name in "qkv":
+        rows += linear(f"delta.{name}", inner, hidden)
+    for name in ("decay", "gate"):
+        if low_rank:
+            rows += (
+                *linear(f"delta.{name}_down", head_dim, hidden),
+                *linear(f"delta.{name}_up", inner, head_dim),
+            )
+        else:
+            rows += linear(f"delta.{name}", inner, hidden)
+    return (
+        *rows,
+        ("delta.conv.weight", (3 * inner, 1, conv), False),
+        ("delta.dt_bias", (inner,), False),
+        ("delta.A_log", (1, 1, heads, 1) if low_rank else (heads,), False),
+        *linear("delta.b", heads, hidden),
+        ("delta.norm.weight", (head_dim,), False),
+        *linear("delta.out", hidden, inner),
+    )
+
+
+LOW_RANK_DECAY = (
+    "exp of the decay",
+    "1 + exp of the decay",
+    "decay after its softplus",
+    "decay (fp32)",
+)
+"""Kimi's class writes the softplus out and hands the decay over in fp32; Ling's takes PyTorch's own
+and hands it over in compute's dtype.
+"""
+DECAY = ("decay before its bound", "decay after its bound")
+
+
+def channels(
+    tape: Tape, x: Value, *, heads: int, head_dim: int, low_rank: bool = True, **_: object
+) -> Value:
+    """The forward pass of a delta rule that decays each channel on its own: the decay is computed
+    in fp32, operation by operation.
+    """
+    tp, tokens, hidden = tape.run.tp, tape.run.tokens, x.shape[-1]
+    each = (heads, head_dim)
+    x = entering(tape, x)
+    for name in "qkv":
+        tape.linear(x, f"delta.{name}", name, each, tp)
+    mixed = _mixed(tape, x, each, each)
+    for name in ("decay", "gate"):
+        if low_rank:
+            tape.linear(
+                tape.linear(x, f"delta.{name}_down", f"low-rank {name}", (head_dim,)),
+                f"delta.{name}_up",
+                name,
+                each,
+                tp,
+            )
+        else:
+            tape.linear(x, f"delta.{name}", name, each, tp)
+    for name in (*(LOW_RANK_DECAY if low_rank else DECAY), "decays summed"):
+        tape.small(name, FULL, tp, (tokens, *each))
+    if low_rank:
+        tape.small("decays that are large", MASK, tp, (tokens, *each))
+    else:
+        tape.small("decay", mixed.dtype, tp, (tokens, *each))
+    tape.linear(x, "delta.b", "step", (heads,), tp)
+    tape.small("step", mixed.dtype, tp, (tokens, heads))
+    _delta_rule(tape, mixed.dtype, each, each)
+    tape.small("matrices of chunks", mixed.dtype, tp, (2, tokens, heads, CHUNK))
+    result = Value("delta rule's result", mixed.dtype, tp, (tokens, *each))
+    tape.norm(result, "delta norm", "rms_fp32", "delta rule's result, normed")
+    for name in ("delta rule's result, normed (fp32)", "sigmoid of the gate (fp32)"):
+        tape.small(name, FULL, tp, (tokens, *each))
+    return tape.linear(
+        Value("gated result", mixed.dtype, tp, (tokens, *each)),
+        "delta.out",
+        "attention result",
+        (hidden,),
+        tape.run.sequence,
+    )

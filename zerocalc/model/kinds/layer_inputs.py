@@ -1,0 +1,57 @@
+"""Embeddings for each layer (Gemma 3n and 4): what is made of them before the layers, and how a
+layer takes its own in.
+"""
+
+from __future__ import annotations
+
+from zerocalc.model.kinds.mlp import activate
+from zerocalc.model.module import ParameterRow, linear
+from zerocalc.model.trace import Tape, Value
+
+
+def layer_inputs_weights(*, hidden: int, layers: int, width: int) -> tuple[ParameterRow, ...]:
+    """The tensors that project a token's embedding to ``width`` numbers for each of the ``layers``,
+    and norm them.
+    """
+    return (
+        *linear("layer_inputs", layers * width, hidden),
+        ("layer_inputs.norm.weight", (width,), False),
+    )
+
+
+def make_layer_inputs(
+    tape: Tape, x: Value, *, layers: int, width: int, kind: str = "rms_power", **_: object
+) -> None:
+    """Projected, normed, added to the embeddings for layers and scaled: the sum is kept, since
+    every layer multiplies by its share.
+    """
+    projected = tape.linear(x, "layer_inputs", "layers' inputs", (layers, width))
+    normed = tape.norm(
+        projected.viewed("layers' inputs", (layers, width)), "layers' inputs norm", kind, "normed"
+    )
+    tape.keep(tape.like(tape.cast(normed, tape.wide), "layers' inputs, summed"))
+
+
+def layer_input_weights(*, hidden: int, width: int) -> tuple[ParameterRow, ...]:
+    """The tensors with which a layer takes its input in."""
+    return (
+        *linear("layer_input.gate", width, hidden),
+        *linear("layer_input.projection", hidden, width),
+    )
+
+
+def take_layer_input(
+    tape: Tape, x: Value, *, width: int, activation: str = "gelu_tanh", **_: object
+) -> Value:
+    """projection(activation(gate(x)) · input); the input is a part of what was kept before the
+    layers.
+    """
+    gate = tape.linear(x, "layer_input.gate", "gate", (width,))
+    activated = activate(tape, gate, activation, "activated gate")
+    own = tape.elsewhere(tape.like(activated, "the layer's input"))
+    return tape.linear(
+        tape.product(activated, own, "gated input"),
+        "layer_input.projection",
+        "layer input's result",
+        (x.shape[-1],),
+    )

@@ -1,0 +1,77 @@
+"""The recurrent block of Griffin (arXiv 2402.19427): its tensors, and its forward pass up to the
+residual addition.
+
+Source: transformers 5.24.0, models/recurrent_gemma/modeling_recurrent_gemma.py, which runs its
+recurrence token by token in PyTorch's operations.
+"""
+
+from __future__ import annotations
+
+from zerocalc.model.kinds.attention import entering
+from zerocalc.model.kinds.mlp import activate
+from zerocalc.model.module import ParameterRow, linear
+from zerocalc.model.trace import FULL, MASK, Tape, Value
+
+
+def recurrent_weights(
+    *, hidden: int, width: int, heads: int, conv: int
+) -> tuple[ParameterRow, ...]:
+    """The tensors of a recurrent block; its gates' matrices are ``heads`` blocks on the
+    diagonal.
+    """
+    block = width // heads
+    gates: list[ParameterRow] = []
+    for name in ("input_gate", "recurrent_gate"):
+        gates += [
+            (f"recurrent.{name}.weight", (heads, block, block), False),
+            (f"recurrent.{name}.bias", (heads, block), False),
+        ]
+    return (
+        *linear("recurrent.y", width, hidden, bias=True),
+        *linear("recurrent.x", width, hidden, bias=True),
+        *linear("recurrent.out", hidden, width, bias=True),
+        ("recurrent.conv.weight", (width, 1, conv), False),
+        ("recurrent.conv.bias", (width,), False),
+        ("recurrent.decay", (width,), False),
+        *gates,
+    )
+
+
+def recur(
+    tape: Tape, x: Value, *, width: int, conv: int, activation: str = "gelu_tanh", **_: object
+) -> Value:
+    """The forward pass of a recurrent block: what its operations keep one by one, and two fp32
+    vectors for each step of the recurrence.
+    """
+    run, tp, hidden = tape.run, tape.run.tp, x.shape[-1]
+    x = entering(tape, x)
+    gate = activate(
+        tape, tape.linear(x, "recurrent.y", "gate", (width,), tp), activation, "activated gate"
+    )
+    branch = tape.linear(x, "recurrent.x", "convolution input", (width,), tp)
+    tape.keep(branch)
+    sequence = run.tokens // run.micro_batch
+    tape.small(
+        "convolution output, with its margin",
+        branch.dtype,
+        tp,
+        (run.micro_batch, width, sequence + conv - 1),
+    )
+    for name in (
+        "gates' input in blocks",
+        "input gate",
+        "recurrent gate",
+        "recurrent gate, scaled",
+        "decay",
+        "decay squared",
+        "1 - decay squared",
+        "gated input",
+        "input's multiplier",
+    ):
+        tape.small(name, branch.dtype, tp, (run.tokens, width))
+    tape.small("starts of sequences", MASK, 1, (2, sequence))
+    tape.small("decays and states, step by step", FULL, tp, (run.tokens, 2, width))
+    result = tape.product(
+        Value("recurrence's result", branch.dtype, tp, gate.shape), gate, "gated result"
+    )
+    return tape.linear(result, "recurrent.out", "recurrent result", (hidden,), run.sequence)

@@ -1,0 +1,446 @@
+"""Published tables, recomputed and set beside what is printed, cell by cell.
+
+A table is a file in presets/papers: facts only, each cell with how it is to be read. What it is
+compared with comes from `zerocalc.papers.quantities`.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections import Counter
+from collections.abc import Iterable
+from fractions import Fraction
+from typing import Any, Literal
+
+from zerocalc import presets
+from zerocalc.estimator import estimate
+from zerocalc.formulas import published
+from zerocalc.ledger import record
+from zerocalc.papers.quantities import QUANTITIES, Ours, bare
+from zerocalc.quantities import BYTE_SUFFIXES, COUNT_SUFFIXES, GB, shown
+
+Reading = Literal[
+    "rounded", "truncated", "derived", "bound", "formula", "figure", "memory", "unclear", "none"
+]
+Verdict = Literal["same", "differs"]
+
+READINGS: dict[Reading, str] = {
+    "rounded": "printed rounded",
+    "truncated": "printed cut off instead of rounded",
+    "derived": "made from figures that were rounded before",
+    "bound": "printed as a bound",
+    "formula": "printed as a formula",
+    "figure": "read from a figure",
+    "memory": "copied from memory",
+    "unclear": "the source contradicts itself or does not say what it counts",
+    "none": "not printed",
+}
+WITHOUT_VERDICT: frozenset[Reading] = frozenset({"figure", "memory", "unclear", "none"})
+
+ORDER = (
+    *(
+        "zero-figure1",
+        "zero-table1",
+        "zero-table2",
+        "zero-volumes",
+        "zero-activations",
+        "offload-strategies",
+        "infinity-figure2a",
+    ),
+    *("infinity-largest", "megatron-table1"),
+    *("sp-activations", "deepspeed-estimators", "deepspeed-estimators-current"),
+)
+"""From the first thing to look at to the last; tables that are not named here follow."""
+
+
+@record
+class Cell:
+    """One cell: what is printed (``None`` where nothing is), ours in the same unit, and ours as the
+    table would print it.
+
+    ``agrees``: whether ours reads as printed when rounded, whatever the verdict; ``verdict`` is
+    ``None`` where the print can't be held to it.
+    """
+
+    group: str
+    row: str
+    column: str
+    unit: str
+    printed: str | None
+    ours: float
+    shown: str
+    reading: Reading
+    verdict: Verdict | None
+    agrees: bool | None
+    formula: str | None
+
+
+@record
+class Table:
+    """A published table: ``heading`` names what tells its rows apart, ``columns`` are in the
+    source's order.
+    """
+
+    name: str
+    title: str
+    source: str
+    heading: str
+    columns: tuple[str, ...]
+    cells: tuple[Cell, ...]
+    notes: tuple[str, ...]
+
+    @property
+    def differs(self) -> bool:
+        """Whether a cell with a verdict does not reproduce."""
+        return any(cell.verdict == "differs" for cell in self.cells)
+
+
+def tables() -> list[str]:
+    """The names of all published tables."""
+    names = presets.names("papers")
+    return [name for name in ORDER if name in names] + [name for name in names if name not in ORDER]
+
+
+def reproduce(name: str) -> Table:
+    """Recompute one table. Raises `presets.PresetError` for a name that is none."""
+    if name not in tables():
+        raise presets.PresetError(
+            f"{shown(name)} is not a published table{presets.nearest(name, tables())} "
+            "(zerocalc paper lists all)"
+        )
+    data = presets.load("papers", name)
+    columns = {column["label"]: column for column in data["columns"]}
+    cells = [
+        _cell(data, columns[label], row, printed)
+        for row in data["rows"]
+        for label, printed in row["printed"].items()
+    ]
+    return Table(
+        name,
+        data["title"],
+        data["source"],
+        data.get("heading", ""),
+        tuple(columns),
+        tuple(cells),
+        tuple(data.get("notes", ())),
+    )
+
+
+def _cell(table: dict[str, Any], column: dict[str, Any], row: dict[str, Any], printed: str) -> Cell:
+    label = column["label"]
+    unit = row.get("units", {}).get(label, row.get("unit", column["unit"]))
+    reading: Reading = row.get("readings", {}).get(
+        label, row.get("reading", table.get("reading", "rounded"))
+    )
+    quantity = row.get("quantity", column["quantity"])
+    inputs = {**table.get("inputs", {}), **column.get("inputs", {}), **row.get("inputs", {})}
+    size = unit_size(unit)
+    ours = _recompute(quantity, inputs)
+    value = ours.value / size
+    text: str | None = printed or None
+    if reading == "formula" and ours.closed is not None:
+        text = _plain(ours.closed / size)
+    agrees = None if text is None else _reads_as(text, value, value, "rounded")
+    verdict: Verdict | None = None
+    if text is not None and reading not in WITHOUT_VERDICT:
+        made_from = row.get("derived")
+        within = row.get("within", table.get("within"))
+        if reading == "formula":
+            same = ours.closed == ours.value
+        elif made_from:
+            first = next(
+                other["printed"][label]
+                for other in table["rows"]
+                if other["label"] == made_from["from"]
+            )
+            same = _is_multiple(
+                text, value, first, made_from["times"], unit_size(column["unit"]) / size
+            )
+        elif within:
+            # Every quantity grows with each of its inputs, so the ends of their ranges are the ends
+            # of its own.
+            ends = [
+                {**inputs, **{name: inputs[name] + sign * slack for name, slack in within.items()}}
+                for sign in (-1, 1)
+            ]
+            low, high = (_recompute(quantity, end).value / size for end in ends)
+            same = _reads_as(text, low, high, reading)
+        else:
+            same = _reads_as(text, value, value, reading)
+        verdict = "same" if same else "differs"
+    # One digit more where ours isn't rounded to the printed figure, so that the reader sees why.
+    further = reading == "truncated" or not (agrees or reading in {"figure", "memory", "none"})
+    shown_ours = round_half_up(value, (_decimals(text) if text else 2) + further)
+    return Cell(
+        row.get("group", ""),
+        row["label"],
+        label,
+        unit,
+        text,
+        _number(value),
+        shown_ours,
+        reading,
+        verdict,
+        agrees,
+        ours.formula,
+    )
+
+
+def _recompute(quantity: str, inputs: dict[str, Any]) -> Ours:
+    function = QUANTITIES[quantity]
+    takes = inspect.signature(function).parameters
+    every = any(parameter.kind is parameter.VAR_KEYWORD for parameter in takes.values())
+    return function(**{name: value for name, value in inputs.items() if every or name in takes})
+
+
+def _is_multiple(printed: str, value: Fraction, first: str, times: int, scale: Fraction) -> bool:
+    """Whether a print is ``times`` another one, itself rounded, and the value lies within what that
+    rounding leaves open.
+    """
+    product = Fraction(first) * times * scale
+    slack = Fraction(1, 2 * 10 ** _decimals(first)) * times * scale
+    return _reads_as(printed, product, product, "rounded") and abs(value - product) <= slack
+
+
+def _reads_as(printed: str, low: Fraction, high: Fraction, reading: Reading) -> bool:
+    """Whether some value from ``low`` to ``high`` is printed so; at an exact half either neighbour
+    will do.
+    """
+    figure, unit = Fraction(printed), Fraction(1, 10 ** _decimals(printed))
+    if reading == "bound":
+        return low < figure
+    if reading == "truncated":
+        return math.floor(low / unit) * unit <= figure <= high
+    return low - unit / 2 <= figure <= high + unit / 2
+
+
+def unit_size(unit: str) -> Fraction:
+    """What one of a unit is, in bytes, parameters or plain numbers.
+
+    >>> (unit_size("GiB") == 2**30, unit_size("B params") == 10**9, unit_size("%"),
+    ...     unit_size("b·s·h"))
+    (True, True, Fraction(1, 100), Fraction(1, 1))
+    """
+    if unit.endswith(" params"):
+        return Fraction(COUNT_SUFFIXES[unit.removesuffix(" params")])
+    return Fraction(1, 100) if unit == "%" else Fraction(BYTE_SUFFIXES.get(unit, 1))
+
+
+def _decimals(printed: str) -> int:
+    return len(printed.partition(".")[2])
+
+
+def _plain(value: Fraction) -> str:
+    """A value in as few digits as it has, up to three decimals."""
+    return next(
+        text
+        for text in (round_half_up(value, decimals) for decimals in range(4))
+        if Fraction(text) == value or _decimals(text) == 3
+    )
+
+
+def _number(value: Fraction) -> float:
+    return value.numerator if value.denominator == 1 else float(value)
+
+
+def round_half_up(value: Fraction, decimals: int) -> str:
+    """A value of at least 0 to some decimals.
+
+    >>> round_half_up(Fraction("41.25"), 1)
+    '41.3'
+    """
+    whole, part = divmod(math.floor(value * 10**decimals + Fraction(1, 2)), 10**decimals)
+    return f"{whole}.{part:0{decimals}d}" if decimals else str(whole)
+
+
+SAME_WORDS: dict[Reading, str] = {
+    "rounded": "agree to the printed digit",
+    "truncated": "agree with a print that is cut off",
+    "derived": "agree with a print made from rounded figures",
+    "bound": "within the printed bound",
+    "formula": "equal the printed formula",
+}
+NO_VERDICT_WORDS: dict[Reading, str] = {
+    "figure": "read from a figure",
+    "memory": "copied from memory",
+    "unclear": "unclear in the source",
+    "none": "not printed",
+}
+
+
+def summary(table: Table) -> str:
+    """How many cells agree, and how, in one line: ``54 cells: 46 agree to the printed digit, 8
+    agree with a print that is cut off``.
+    """
+    same = Counter(cell.reading for cell in table.cells if cell.verdict == "same")
+    parts = [f"{same[reading]} {words}" for reading, words in SAME_WORDS.items() if same[reading]]
+    for reading, words in NO_VERDICT_WORDS.items():
+        cells = [cell for cell in table.cells if cell.reading == reading and cell.verdict is None]
+        if cells:
+            agree = sum(bool(cell.agrees) for cell in cells)
+            remark = (
+                "" if reading == "none" else f" ({agree} of them agree{'s' if agree == 1 else ''})"
+            )
+            parts.append(f"{len(cells)} {words}, no verdict{remark}")
+    differ = sum(cell.verdict == "differs" for cell in table.cells)
+    if differ:
+        parts.insert(0, f"{differ} differ{'s' if differ == 1 else ''}")
+    return f"{len(table.cells)} cell{'s' if len(table.cells) != 1 else ''}: {', '.join(parts)}"
+
+
+@record
+class StageRow:
+    """One stage of the comparison; bytes per GPU, the volume in elements per parameter ([ZeRO] §7),
+    the largest model in parameters.
+    """
+
+    name: str
+    stage: int
+    weights_bytes: int
+    gradients_bytes: int
+    optimizer_bytes: int
+    states_bytes: int
+    share_of_ddp: float
+    volume_params: float
+    ratio_to_ddp: float
+    largest_parameters: int
+
+
+@record
+class TierRow:
+    """One way to keep model states elsewhere: bytes of them by tier, and what crosses the host's
+    link and the drives' in a step, all for one GPU.
+
+    ``checkpoints_on_gpu``: the share of a GPU's activation checkpoints that stays on it.
+    """
+
+    name: str
+    gpu_bytes: int
+    cpu_bytes: int
+    nvme_bytes: int
+    host_traffic_bytes: int
+    nvme_traffic_bytes: int
+    checkpoints_on_gpu: float
+
+
+@record
+class Comparison:
+    """The stages side by side for one model on one cluster, then ways to keep states elsewhere;
+    model states alone.
+    """
+
+    title: str
+    source: str
+    parameters: int
+    gpus: int
+    memory_bytes: int
+    stages: tuple[StageRow, ...]
+    offloads: tuple[TierRow, ...]
+    notes: tuple[str, ...]
+
+
+def comparison(
+    *, parameters: int = 7_500_000_000, gpus: int = 64, memory_bytes: int = 32 * GB
+) -> Comparison:
+    """DDP and ZeRO-1, 2, 3 side by side: [ZeRO] figure 1, with each stage's traffic and the largest
+    model that its states let fit.
+    """
+    job = bare(parameters, gpus)
+    answers = [estimate(job, stage) for stage in job.stages]
+    whole = answers[0].memory.gpu.states_bytes
+    rows = []
+    for answer in answers:
+        gpu, volume = answer.memory.gpu, answer.communication.volume_params
+        by_kind = {
+            kind: sum(term.bytes for term in gpu.terms if term.kind == kind)
+            for kind in ("weights", "gradients", "optimizer")
+        }
+        rows.append(
+            StageRow(
+                answer.name,
+                answer.stage,
+                by_kind["weights"],
+                by_kind["gradients"],
+                by_kind["optimizer"],
+                gpu.states_bytes,
+                gpu.states_bytes / whole,
+                volume,
+                answer.communication.ratio_to_dp or 0.0,
+                published.max_model(memory_bytes=memory_bytes, shards=gpus, stage=answer.stage),
+            )
+        )
+    offloads = tuple(_tiers(name, parameters, gpus, **how) for name, how in OFFLOADS.items())
+    notes = (
+        "Model states only: activations, buffers and gathered layers come on top, so the "
+        "largest models are upper bounds",
+        f"P_a splits checkpoints over tensor-parallel ranks, here {PARTITIONED_OVER}; "
+        "[ZeRO]'s P_a+cpu and ZeRO-Infinity keep them on the host",
+    )
+    source = "[ZeRO] figure 1, §7, Table 2; [Off] §4; [Inf] §5"
+    return Comparison(
+        "ZeRO's stages side by side",
+        source,
+        parameters,
+        gpus,
+        memory_bytes,
+        tuple(rows),
+        offloads,
+        notes,
+    )
+
+
+PARTITIONED_OVER = 8
+OFFLOADS: dict[str, dict[str, Any]] = {
+    "ZeRO-3": {"stage": 3},
+    "ZeRO-3, P_a": {"stage": 3, "tp": PARTITIONED_OVER},
+    "ZeRO-Offload": {"stage": 2, "offload_optimizer": "cpu"},
+    "ZeRO-Infinity, host": {
+        "stage": 3,
+        "offload_optimizer": "cpu",
+        "offload_params": "cpu",
+        "checkpoints": 0.0,
+    },
+    "ZeRO-Infinity, drives": {
+        "stage": 3,
+        "offload_optimizer": "nvme",
+        "offload_params": "nvme",
+        "checkpoints": 0.0,
+    },
+}
+"""Rows of the comparison beyond the stages themselves."""
+
+
+def _tiers(
+    name: str,
+    parameters: int,
+    gpus: int,
+    *,
+    stage: int,
+    tp: int = 1,
+    checkpoints: float | None = None,
+    **zero: str,
+) -> TierRow:
+    """One GPU's part of each tier; ``checkpoints``: the share of them that stays on it, where that
+    is not what P_a leaves.
+    """
+    tp = math.gcd(tp, gpus)
+    cluster = {"gpus": gpus, "gpus_per_node": 1, "nvme_capacity": "1PB"}
+    answer = estimate(
+        bare(parameters, gpus, cluster=cluster, parallel={"tp": tp}, zero={"stage": stage, **zero})
+    )
+    memory, traffic = answer.memory, answer.communication
+    return TierRow(
+        name,
+        memory.gpu.states_bytes,
+        memory.cpu.bytes_per_node if memory.cpu else 0,
+        memory.nvme.bytes_per_node if memory.nvme else 0,
+        traffic.host_bytes_per_gpu,
+        traffic.nvme_bytes_per_gpu,
+        1 / tp if checkpoints is None else checkpoints,
+    )
+
+
+def all_tables(names: Iterable[str] | None = None) -> list[Table]:
+    """Some or all tables, recomputed."""
+    return [reproduce(name) for name in (tables() if names is None else names)]
