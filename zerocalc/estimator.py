@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from typing import Literal
 
+from zerocalc.frameworks import HOMES, program
+from zerocalc.frameworks.step import Step
 from zerocalc.ledger import (
     ACTIVATION_KINDS,
+    EMPTY,
     MOMENTS,
     STATE_KINDS,
     Block,
@@ -24,6 +27,7 @@ from zerocalc.memory.buffers import (
     secondary,
     workspaces,
 )
+from zerocalc.memory.saved import Saved
 from zerocalc.memory.states import states
 from zerocalc.results import AtPeak, Communication, Estimate, GpuMemory, HostMemory, Memory, Timing
 from zerocalc.schedule import NETWORK_FABRICS, Collective, Schedule, merge
@@ -91,19 +95,24 @@ def _on_rank(job: Job, holds: Rank, stage: int) -> tuple[Estimate, tuple[str, ..
         raise FieldError(
             "zero.stage", f"{stage} of {job.framework.name} cannot offload what is asked for"
         )
-    holds = rounded(holds, job, behaviour.pads)
-    ledger = build_ledger(job, holds, behaviour)
-    across = (
-        _across(job, holds, behaviour)
-        if not holds.parts
-        else [each for part in holds.parts for each in _across(job, part, behaviour)]
-    )
-    groups = [across, model_parallel(job, holds)]
-    if job.zero.offloads:
-        from zerocalc.traffic.offload import offload_traffic  # most jobs keep all on the GPU
+    if job.framework.name in HOMES:
+        holds = rounded(holds, job, program(job.framework.name).pads(stage))
+        ledger, across = _run(job, holds, behaviour)
+        schedule = merge([across, model_parallel(job, holds)])
+    else:
+        holds = rounded(holds, job, behaviour.pads)
+        ledger = build_ledger(job, holds, behaviour)
+        across = (
+            _across(job, holds, behaviour)
+            if not holds.parts
+            else [each for part in holds.parts for each in _across(job, part, behaviour)]
+        )
+        groups = [across, model_parallel(job, holds)]
+        if job.zero.offloads:
+            from zerocalc.traffic.offload import offload_traffic  # most jobs keep all on the GPU
 
-        groups.append(offload_traffic(job, holds, behaviour, across, ledger.terms))
-    schedule = merge(groups)
+            groups.append(offload_traffic(job, holds, behaviour, across, ledger.terms))
+        schedule = merge(groups)
     memory = _memory(job, ledger)
     took = _took(job, holds, behaviour, schedule) if job.cluster.gpu is not None else None
     sent = _communication(job, holds, schedule, stage)
@@ -117,6 +126,32 @@ def _on_rank(job: Job, holds: Rank, stage: int) -> tuple[Estimate, tuple[str, ..
         job.parallel.pipeline_stage if job.parallel.pp > 1 else None,
     )
     return answer, ledger.assumptions
+
+
+def _run(job: Job, holds: Rank, behaviour: FrameworkStage) -> tuple[Ledger, list[Collective]]:
+    """The framework's step on one rank: its ledger, and what data-parallel ranks send."""
+    blocks: list[Block] = []
+    sent: list[Collective] = []
+    kept = _kept(job, holds)
+    for part in holds.parts or (holds,):
+        step = Step(job, part, behaviour, Saved(EMPTY if blocks else kept))
+        program(job.framework.name).run(step)
+        blocks.append(_named(part, step.block()))
+        sent += [
+            each if part.group == "dp" else replaced(each, what=f"{each.what}{OF_EXPERTS}")
+            for each in step.collectives
+        ]
+    blocks += (
+        runtime(job.cluster.gpu),
+        workspaces(job.cluster, job.implementation, job.model),
+    )
+    if job.framework.note:
+        blocks.append(block((), (), (job.framework.note,)))
+    if job.model.quantised is not None and holds.stored is None:
+        blocks.append(DEQUANTISED)
+    fraction = job.zero.fragmentation_fraction
+    blocks.append(fragmentation(fraction, join(blocks)) if fraction else DEFRAGMENTED)
+    return join(blocks), sent
 
 
 def _across(job: Job, part: Rank, behaviour: FrameworkStage) -> list[Collective]:

@@ -1,3 +1,25 @@
-"""How a step runs under each framework: one file a framework, a short program over the ledger and
-the schedule.
-"""
+"""How a step runs under each framework: a short program each, over the ledger and the schedule."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from zerocalc.frameworks.program import Program
+
+HOMES = {
+    "torch-ddp": "ddp.PROGRAM",
+    "fsdp1": "fsdp.FLAT",
+    "fsdp2": "fsdp.FULLY_SHARD",
+    "torchtitan": "fsdp.FULLY_SHARD",
+    "megatron": "megatron.PROGRAM",
+}
+"""Where the program of each framework is; a start loads just the one it needs."""
+
+
+def program(name: str) -> Program:
+    """The program of a framework."""
+    file, _, what = HOMES[name].partition(".")
+    found: Program = getattr(import_module(f"zerocalc.frameworks.{file}"), what)
+    return found

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 from zerocalc.formulas.formula import ceil_div
 from zerocalc.ledger import record, replaced
 from zerocalc.model.architecture import Architecture, elements, listed_last, shapes
-from zerocalc.sharding.padding import Shape, padded
+from zerocalc.sharding.padding import Rule, Shape, padded
 from zerocalc.spec.job import Job
 
 if TYPE_CHECKING:
@@ -109,7 +109,7 @@ def pipeline_split(job: Job) -> int:
 def rounded_up(
     cut: tuple[Unit, ...],
     arch: Architecture,
-    rule: str,
+    rule: Rule,
     shards: int,
     item_bytes: int,
     adapters: Adapters | None = None,

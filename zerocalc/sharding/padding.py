@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from typing import Literal
 
 from zerocalc.formulas.formula import ceil_div
 from zerocalc.spec.job import Job
 
 Shape = tuple[int, ...]
+Rule = Literal["none", "first_dimension", "tensor", "flat", "flat_twice", "aligned"]
 FLAT_ALIGNMENT_BYTES = 16
 """FSDP1 starts each tensor of a flat parameter at a multiple of so many bytes
 (torch/distributed/fsdp/_flat_param.py).
@@ -19,7 +21,7 @@ ALIGNED_START, ALIGNED_END = 64, 128
 """
 
 
-def padded(shapes: Iterable[Shape], rule: str, shards: int, item_bytes: int) -> int:
+def padded(shapes: Iterable[Shape], rule: Rule, shards: int, item_bytes: int) -> int:
     """Elements of some tensors, gathered in a dtype of ``item_bytes``, as a framework shards them
     over ``shards`` ranks.
 
@@ -53,7 +55,7 @@ def _up(amount: int, multiple: int) -> int:
     return ceil_div(amount, multiple) * multiple
 
 
-WHOLE_MODEL = frozenset({"flat_twice", "aligned"})
+WHOLE_MODEL: frozenset[Rule] = frozenset({"flat_twice", "aligned"})
 """Rules that round once, for the whole model, and not unit by unit."""
 
 

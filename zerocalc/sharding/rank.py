@@ -12,7 +12,7 @@ from zerocalc.ledger import record, replaced
 from zerocalc.model.architecture import Architecture, pipeline_stage, shapes, stage_layers
 from zerocalc.model.module import Layout, layout
 from zerocalc.sharding.gather_units import Unit, pipeline_split, rounded_up, units
-from zerocalc.sharding.padding import WHOLE_MODEL, padded
+from zerocalc.sharding.padding import WHOLE_MODEL, Rule, padded
 from zerocalc.spec.base import FieldError
 from zerocalc.spec.job import Job
 from zerocalc.spec.model import Model
@@ -51,7 +51,7 @@ class Rank:
     """
     padded_adapters: int = 0
     """Those of ``padded`` that are adapters'."""
-    rule: str = "none"
+    rule: Rule = "none"
     group: Literal["dp", "edp"] = "dp"
     """Whose gradients are reduced together: of what all hold alike, or of routed experts on ranks
     of their own.
@@ -365,7 +365,7 @@ def frozen_base(model: Model, arch: Architecture | None) -> Stored:
     return base
 
 
-def rounded(holds: Rank, job: Job, rule: str) -> Rank:
+def rounded(holds: Rank, job: Job, rule: Rule) -> Rank:
     """A rank whose parameters are rounded up as a framework's stage does it, tensor by tensor; as
     it is where tensors are cut.
 

@@ -1,0 +1,299 @@
+"""One optimizer step as a framework's program writes it: what it sends, and what is alive.
+
+A program gathers, computes, frees, reduces and updates. Every `Step.send` becomes a collective, and
+every `Step.hold` a term that is alive until `Step.free`. Whenever the program computes, or marks an
+instant, all that is alive then is summed up with the activations of that instant; the largest sum
+within each moment of the ledger is what the ledger shows of it.
+
+Alike layers are written once: memory is linear in depth, so that the first and the last of them
+decide, and both are looked at wherever the program computes in a layer.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Literal
+
+from zerocalc.formulas.buffers import held_bytes, held_in_group_bytes, held_share_bytes
+from zerocalc.ledger import MOMENTS, Block, Kind, Moment, Term, block, replaced, span, term
+from zerocalc.memory.saved import Position, Saved
+from zerocalc.memory.states import states
+from zerocalc.schedule import Collective, Link, Op, Phase, collective
+from zerocalc.sharding.rank import Rank
+from zerocalc.spec.framework import FrameworkStage
+from zerocalc.spec.job import Job
+from zerocalc.spec.recipe import DTYPE_BYTES
+from zerocalc.traffic.groups import link
+
+Word = Literal["gather", "reduce", "compute", "weights", "fp32", "int8"]
+"""What a dtype is called in a program: by what the recipe uses it for, or by its own name."""
+
+
+class Step:
+    """One rank's optimizer step at one ZeRO stage.
+
+    ``job``, ``rank``, ``stage``: whose step it is. ``saved``: what the layers save for backward.
+    ``collectives`` and `block` are the outcome.
+    """
+
+    def __init__(self, job: Job, rank: Rank, stage: FrameworkStage, saved: Saved) -> None:
+        self.job, self.zero, self.rank, self.saved = job, job.zero, rank, saved
+        self.stage, self.facts = stage.stage, stage
+        self.collectives: list[Collective] = []
+        self.phase: Phase = "forward"
+        self.overlaps = job.overlaps(stage.stage)
+        self.micro_batches = job.training.accumulation
+        self.reductions = job.reductions(stage.sync)
+        self.accumulates = self.micro_batches > 1
+        self.deferred = self.accumulates and job.defers
+        self._alive: dict[int, Term] = {}
+        self._alive_bytes = 0
+        self.spanning: list[Term] = []
+        self._unknown: list[str] = []
+        self._assumptions: list[str] = []
+        self._largest: dict[Moment, tuple[int, tuple[Term, ...], Position]] = {}
+
+    # Dtypes and groups of ranks.
+
+    def dtype(self, word: Word) -> str:
+        """The dtype that a word stands for."""
+        return self.job.dtype_of(word)
+
+    @cached_property
+    def shards(self) -> Link:
+        """The ranks that share one copy of the states; all, where none of them is sharded."""
+        job, rank = self.job, self.rank
+        ranks = job.reducing(self.stage) if rank.group == "dp" else rank.shards
+        return link(job, rank.group, ranks, job.framework.source)
+
+    @cached_property
+    def replicas(self) -> Link:
+        """The ranks that hold the same share, one in each copy of the states."""
+        job = self.job
+        return link(
+            job, self.rank.group, job.replicas, job.framework.source, apart=self.shards.ranks
+        )
+
+    def group(self, ranks: int) -> Link:
+        """A smaller group of neighbouring ranks."""
+        return link(self.job, self.rank.group, ranks, self.job.framework.source)
+
+    # Traffic.
+
+    def send(
+        self,
+        over: Link,
+        op: Op,
+        what: str,
+        dtype: str,
+        elements: int,
+        calls: int,
+        *,
+        overlapped: bool = True,
+    ) -> None:
+        """``calls`` collectives of ``elements`` each in this phase, hidden behind compute where the
+        stage overlaps and ``overlapped`` is true. None where there is nobody to send to.
+        """
+        if over.ranks > 1 and elements and calls:
+            hidden = overlapped and self.overlaps
+            size = elements * DTYPE_BYTES[dtype]
+            self.collectives.append(
+                collective(over, self.phase, op, what, dtype, size, calls, hidden)
+            )
+
+    # Memory.
+
+    def hold(
+        self,
+        name: str,
+        kind: Kind,
+        elements: int,
+        word: Word,
+        *,
+        copies: int = 1,
+        shards: int = 1,
+        group: int = 1,
+    ) -> Term | None:
+        """Allocate ``copies`` of ``elements``: all of them, a rank's share of ``shards``, or of a
+        smaller ``group``. Alive until it is freed.
+        """
+        entry = self.made(name, kind, elements, word, copies=copies, shards=shards, group=group)
+        return None if entry is None else self.allocate(entry)
+
+    def made(
+        self,
+        name: str,
+        kind: Kind,
+        elements: int,
+        word: Word,
+        *,
+        copies: int = 1,
+        shards: int = 1,
+        group: int = 1,
+    ) -> Term | None:
+        """As `hold`, a term that nobody has allocated; none of no elements."""
+        if not elements:
+            return None
+        size = DTYPE_BYTES[self.dtype(word)]
+        if shards == group == 1:
+            return term(
+                name,
+                kind,
+                MOMENTS,
+                held_bytes,
+                elements=elements,
+                bytes_per_element=size,
+                copies=copies,
+            )
+        return term(
+            name,
+            kind,
+            MOMENTS,
+            held_share_bytes if group == 1 else held_in_group_bytes,
+            elements=elements,
+            shards=shards if group == 1 else group,
+            bytes_per_element=size,
+            copies=copies,
+        )
+
+    def allocate(self, made: Term) -> Term:
+        """Make a term alive until it is freed."""
+        self._alive[id(made)] = made
+        self._alive_bytes += made.bytes
+        return made
+
+    def free(self, *terms: Term | None) -> None:
+        """Free what was held; what was not there needs no freeing."""
+        for made in terms:
+            if made is not None:
+                del self._alive[id(made)]
+                self._alive_bytes -= made.bytes
+
+    def states(
+        self,
+        *,
+        as_stage: int | None = None,
+        since: Moment | None = None,
+        until: Moment = "step",
+        waiting: Word | None = None,
+        late: int = 0,
+        gradients: bool = True,
+        owner_blocks: int | None = None,
+    ) -> Block:
+        """The recipe's rows: weights, gradients and optimizer states, divided as at a stage.
+
+        ``since``, ``until``: the moments of gradients, from backward to the optimizer step unless
+        told otherwise. ``waiting``: the dtype in which gradients are kept whole while their
+        reduction is deferred. ``late``: elements whose gradients are reduced after the layers'.
+        ``gradients``: false where the framework keeps others instead.
+        """
+        return states(
+            self.job.trained_recipe,
+            self.rank,
+            self.stage if as_stage is None else as_stage,
+            accumulates=self.accumulates,
+            whole_gradients=self.deferred,
+            waiting_dtype=self.dtype(waiting) if waiting else None,
+            owner_blocks=owner_blocks,
+            since=since,
+            until=until,
+            late=late if self.rank.placed else 0,
+            gradients=gradients,
+        )
+
+    def keep(self, made: Block) -> None:
+        """Terms that say themselves at which moments they are alive: model states, and what lies
+        outside the GPU.
+        """
+        self.spanning += made.terms
+        self._unknown += made.unknown
+        self._assumptions += made.assumptions
+
+    def assume(self, text: str) -> None:
+        """An assumption that what is held rests on."""
+        self._assumptions.append(text)
+
+    # Time: phases, and the instants at which memory is looked at.
+
+    def mark(self, moment: Moment, position: Position = "idle") -> None:
+        """Look at all that is alive at an instant, with the activations of its position."""
+        total = self._alive_bytes + self.saved.bytes(position)
+        before = self._largest.get(moment)
+        if before is None or total > before[0]:
+            self._largest[moment] = total, tuple(self._alive.values()), position
+
+    def forward(self) -> None:
+        """The forward pass begins; what is alive so far is there at rest."""
+        self.mark("load")
+        self.phase = "forward"
+
+    def compute_layers(self) -> None:
+        """Run the layers: the first one, with no other's activations, up to the last one."""
+        self.mark("forward", "first layer")
+        self.mark("forward", "last layer")
+
+    def compute_head(self) -> None:
+        """Run the final norm and the head: all layers' activations and the logits."""
+        self.mark("forward", "head")
+
+    def compute_loss(self) -> None:
+        """The loss, until the gradient of the logits exists."""
+        self.mark("loss", "loss")
+
+    def backward(self) -> None:
+        """The backward pass begins."""
+        self.phase = "backward"
+
+    def compute_last_layer_backward(self) -> None:
+        """Run the backward of the last layer, the first to have its turn."""
+        self.mark("backward_start", "last layer in backward")
+
+    def compute_first_layer_backward(self) -> None:
+        """Run the backward of the first layer, the last to have its turn."""
+        self.mark("backward_end", "first layer in backward")
+
+    def compute_layers_backward(self) -> None:
+        """Run the layers' backward, where all of them hold the same."""
+        self.compute_last_layer_backward()
+        self.compute_first_layer_backward()
+
+    def compute_after_layers(self) -> None:
+        """What is alive once no layer is left in backward."""
+        self.mark("backward_end", "after the layers")
+
+    def update(self) -> None:
+        """The optimizer step begins."""
+        self.phase = "step"
+
+    def compute_update(self) -> None:
+        """Run the optimizer."""
+        self.mark("step", "step")
+
+    # The outcome.
+
+    def block(self) -> Block:
+        """The terms of the step: what was alive at each moment's largest instant."""
+        alive: dict[int, tuple[Term, list[Moment]]] = {}
+        for moment, (_, held, position) in self._largest.items():
+            for made in (*held, *self.saved.at(position)):
+                alive.setdefault(id(made), (made, []))[1].append(moment)
+        terms = [*self.spanning, *self.saved.elsewhere]
+        for made, moments in alive.values():
+            terms += [replaced(made, moments=part) for part in _spans(moments)]
+        unknown = (*self._unknown, *self.saved.unknown)
+        return block(terms, unknown, (*self.saved.assumptions, *self._assumptions))
+
+
+def _spans(moments: list[Moment]) -> list[tuple[Moment, ...]]:
+    """Moments as spans without a gap.
+
+    >>> _spans(["forward", "loss", "step"])
+    [('forward', 'loss'), ('step',)]
+    """
+    out: list[list[Moment]] = []
+    for moment in sorted(moments, key=MOMENTS.index):
+        if out and MOMENTS.index(moment) == MOMENTS.index(out[-1][-1]) + 1:
+            out[-1].append(moment)
+        else:
+            out.append([moment])
+    return [span(part[0], part[-1]) for part in out]
