@@ -12,6 +12,10 @@ from zerocalc.schedule import Link, Op
 from zerocalc.sharding.gather_units import Unit
 from zerocalc.spec.recipe import DTYPE_BYTES
 
+TRAINED_ANYWHERE = (
+    "which parameters are trained is not known: gradients of a layer or tensor counted as if all "
+    "of it that can be were, reduced as one"
+)
 BYTES = "int8"
 """The dtype of what is sent as bytes."""
 
@@ -48,7 +52,7 @@ class ShardedUnits:
     def gather(self, units: Iterable[Unit], calls: int, *, within: int | None = None) -> None:
         """All-gather units, ``calls`` times each in a step; ``within`` a smaller group of ranks."""
         step = self.step
-        over = step.shards if within is None else step.group(within)
+        over = step.shards if within is None else step.link(within)
         if not self.known:
             whole = self.rank.shardable("all")
             step.send(over, "all_gather", "weights", step.dtype("gather"), whole, calls)
@@ -111,4 +115,6 @@ class ShardedUnits:
 
     def hold_gradients(self, name: str, place: str, word: Word) -> Term | None:
         """Whole gradients of a unit, of what is trained in it."""
+        if not self.rank.placed:
+            self.step.assume(TRAINED_ANYWHERE)
         return self.step.hold(name, "buffers", self.rank.part(place, trained=True), word)

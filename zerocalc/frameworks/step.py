@@ -38,7 +38,7 @@ class Step:
 
     def __init__(self, job: Job, rank: Rank, stage: FrameworkStage, saved: Saved) -> None:
         self.job, self.zero, self.rank, self.saved = job, job.zero, rank, saved
-        self.stage, self.facts = stage.stage, stage
+        self.stage, self.source = stage.stage, job.framework.source
         self.collectives: list[Collective] = []
         self.phase: Phase = "forward"
         self.overlaps = job.overlaps(stage.stage)
@@ -63,20 +63,16 @@ class Step:
     def shards(self) -> Link:
         """The ranks that share one copy of the states; all, where none of them is sharded."""
         job, rank = self.job, self.rank
-        ranks = job.reducing(self.stage) if rank.group == "dp" else rank.shards
-        return link(job, rank.group, ranks, job.framework.source)
+        return self.link(job.reducing(self.stage) if rank.group == "dp" else rank.shards)
 
     @cached_property
     def replicas(self) -> Link:
         """The ranks that hold the same share, one in each copy of the states."""
-        job = self.job
-        return link(
-            job, self.rank.group, job.replicas, job.framework.source, apart=self.shards.ranks
-        )
+        return self.link(self.job.replicas, apart=self.shards.ranks)
 
-    def group(self, ranks: int) -> Link:
-        """A smaller group of neighbouring ranks."""
-        return link(self.job, self.rank.group, ranks, self.job.framework.source)
+    def link(self, ranks: int, source: str = "", *, apart: int = 1) -> Link:
+        """Some of the ranks that reduce with each other, each ``apart`` ranks from the next."""
+        return link(self.job, self.rank.group, ranks, source or self.source, apart=apart)
 
     # Traffic.
 
@@ -209,8 +205,12 @@ class Step:
         self._unknown += made.unknown
         self._assumptions += made.assumptions
 
+    def unknown(self, what: str) -> None:
+        """Something that is held, and nobody knows how much of it."""
+        self._unknown.append(what)
+
     def assume(self, text: str) -> None:
-        """An assumption that what is held rests on."""
+        """An assumption about what is held."""
         self._assumptions.append(text)
 
     # Time: phases, and the instants at which memory is looked at.
