@@ -132,9 +132,9 @@ def _run(job: Job, holds: Rank, behaviour: FrameworkStage) -> tuple[Ledger, list
     """The framework's step on one rank: its ledger, and what data-parallel ranks send."""
     blocks: list[Block] = []
     sent: list[Collective] = []
-    kept = _kept(job, holds)
+    saved = _saved(job, holds)
     for part in holds.parts or (holds,):
-        step = Step(job, part, behaviour, Saved(EMPTY if blocks else kept))
+        step = Step(job, part, behaviour, Saved(EMPTY) if blocks else saved)
         program(job.framework.name).run(step)
         blocks.append(_named(part, step.block()))
         sent += [
@@ -220,6 +220,16 @@ def build_ledger(job: Job, holds: Rank, behaviour: FrameworkStage) -> Ledger:
     return join(parts)
 
 
+def _saved(job: Job, holds: Rank) -> Saved:
+    """What is saved for backward; it is unknown where layers or their sequences are."""
+    arch = holds.arch
+    if arch is None or not arch.saves:
+        return Saved(UNKNOWN_ACTIVATIONS)
+    from zerocalc.memory.activations import saved
+
+    return saved(job, holds, arch)
+
+
 def _kept(job: Job, holds: Rank) -> Block:
     """Activations and logits; what counts them is read only where layers and their sequences are
     known.
@@ -257,7 +267,6 @@ def _sharded(job: Job, holds: Rank, behaviour: FrameworkStage, stage: int) -> li
         owner_blocks=job.model.blocks if zero.gather == "broadcast" else None,
         since=behaviour.gradients_from,
         until=behaviour.gradients_until,
-        late=_reduced_last(holds, behaviour),
         gradients=zero.chosen(None, behaviour.gradients_unless),
     )
     if zero.offloads:
@@ -287,14 +296,6 @@ def _sharded(job: Job, holds: Rank, behaviour: FrameworkStage, stage: int) -> li
             ),
         ]
     return out if holds.group == "dp" else [_named(holds, made) for made in out]
-
-
-def _reduced_last(holds: Rank, behaviour: FrameworkStage) -> int:
-    """Elements outside the layers whose gradients are reduced after the last layer's, where a
-    framework's rows say so.
-    """
-    parts = {row.of for row in behaviour.holds if row.after_layers}
-    return sum([holds.part(part, trained=True) for part in parts]) if holds.placed else 0
 
 
 def _memory(job: Job, ledger: Ledger) -> Memory:

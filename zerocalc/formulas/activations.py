@@ -278,3 +278,26 @@ def host_checkpoint_bytes(*, checkpoint_bytes: int, gpus_per_node: int) -> int:
     8000000
     """
     return checkpoint_bytes * gpus_per_node
+
+
+NORM_TEMPORARIES = 5
+"""fp32 tensors of the input's size that are alive at once in the backward of an RMSNorm written in
+steps (torch 2.13, transformers 5.24: recorded).
+"""
+FULL_BYTES = 4
+
+
+@formula(
+    "5·4·n·⌈h/σ⌉",
+    "recorded: RMSNorm in fp32 steps, torch 2.13, transformers 5.24",
+    n="tokens",
+    h="hidden",
+    σ="sequence_parallel",
+)
+def norm_backward_bytes(*, tokens: int, hidden: int, sequence_parallel: int) -> int:
+    """Bytes of the temporaries in the backward of an RMSNorm that is written in steps.
+
+    >>> norm_backward_bytes(tokens=2048, hidden=8192, sequence_parallel=1)
+    335544320
+    """
+    return NORM_TEMPORARIES * FULL_BYTES * tokens * ceil_div(hidden, sequence_parallel)

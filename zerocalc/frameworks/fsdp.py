@@ -2,7 +2,8 @@
 
 torch 2.13, torch/distributed/fsdp: _flat_param.py and _runtime_utils.py (FSDP1);
 _fully_shard/_fsdp_param_group.py, _fsdp_collectives.py and _fsdp_param.py (FSDP2). torchtitan 0.2.2
-and 0.3.0, models/llama3/infra/parallelize.py.
+and 0.3.0, models/llama3/infra/parallelize.py. The order of allocations was recorded for FSDP2, and
+is taken for FSDP1 too, which gathers into its flat parameter without a copy.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from zerocalc.frameworks.sharded_units import ShardedUnits
 from zerocalc.frameworks.step import Step, Word
 from zerocalc.ledger import Term
 from zerocalc.spec.job import Job
+from zerocalc.spec.recipe import DTYPE_BYTES
 
 FSDP1 = "fsdp1"
 TEMPORARIES = "optimizer's temporaries"
@@ -22,64 +24,10 @@ SHARDED_AS = 3
 
 def run(step: Step) -> None:
     """One optimizer step at a stage."""
-    {0: ddp, 2: zero_2, 3: zero_3}[step.stage](step)
-
-
-def zero_3(step: Step) -> None:
-    """Gather each layer for forward and again for backward, and hold no more than two of them.
-
-    What is outside the layers is gathered once: FSDP's root stays until the end of backward,
-    torchtitan's norm and head until the loss. torchtitan's embedding is gathered again.
-    """
-    units, offload = ShardedUnits(step), Offload(step, offloading(step.job))
-    keep_states(step, units, offload)
-
-    step.forward()
-    units.gather(units.outside + units.layers, step.micro_batches)
-    root = units.hold("gathered root", "root")
-    head = None if units.last == "root" else units.hold("gathered head", "head")
-    resharded = units.hold_within("layers resharded in the group", "layers")
-    layer = units.hold("gathered layer", "layer")
-    step.compute_layers()
-    step.compute_head()
-    step.compute_loss()
-    step.free(layer, head)
-
-    step.backward()
-    units.gather(units.gathered_again, step.micro_batches, within=step.zero.secondary_group)
-    layers = units.hold("gathered layers", "layer", copies=2)
-    gradients = gradients_of_a_layer(units)
-    step.compute_last_layer_backward()
-    step.free(resharded)
-    step.compute_first_layer_backward()
-    step.free(root, layers, *gradients)
-    finish(step, units, offload)
-
-
-def zero_2(step: Step) -> None:
-    """Gather everything once and keep it until its backward: it is sharded at rest alone."""
-    units, offload = ShardedUnits(step), Offload(step, offloading(step.job))
-    keep_states(step, units, offload)
-
-    step.forward()
-    units.gather(units.outside + units.layers, unshards(step))
-    everything = units.hold("gathered parameters", "all")
-    copied_out = units.hold("all-gather output", "layer")
-    step.compute_layers()
-    step.compute_head()
-    step.free(copied_out)
-    step.compute_loss()
-
-    step.backward()
-    gradients = gradients_of_a_layer(units)
-    step.compute_last_layer_backward()
-    left: list[Term | None] = [everything]
-    if not (step.deferred and is_fsdp1(step.job)):  # which frees nothing that is not reduced
-        step.free(everything)  # layer by layer
-        left = [units.hold("gathered root", "root"), units.hold("gathered layer", "layer")]
-    step.compute_first_layer_backward()
-    step.free(*left, *gradients)
-    finish(step, units, offload)
+    if step.stage == 0:
+        ddp(step)
+    else:
+        Sharded(step).run()
 
 
 def ddp(step: Step) -> None:
@@ -104,63 +52,227 @@ def ddp(step: Step) -> None:
     step.free(temporaries)
 
 
-def keep_states(step: Step, units: ShardedUnits, offload: Offload) -> None:
-    """The recipe's rows, sharded. Gradients whose reduction is deferred wait as they were made in
-    FSDP1, in the dtype of the reduction in FSDP2.
+class Sharded:
+    """ZeRO-2 and ZeRO-3: parameters are sharded at rest. ZeRO-3 frees a layer after its forward and
+    gathers it again for its backward; ZeRO-2 keeps all that it has gathered until then.
+
+    FSDP's root, all that is outside the layers, stays gathered from the start to the end.
+    torchtitan wraps the embedding alone, and norm and head together: these stay until the loss.
     """
-    waiting: Word = "gather" if is_fsdp1(step.job) else "reduce"
-    late = step.rank.part(units.last, trained=True)
-    rows = step.states(as_stage=SHARDED_AS, waiting=waiting, late=late)
-    step.keep(offload.place(rows, SHARDED_AS))
 
+    def __init__(self, step: Step) -> None:
+        self.step, self.units = step, ShardedUnits(step)
+        self.offload = Offload(step, offloading(step.job))
+        self.frees = step.stage == 3
+        self.rooted = self.units.last == "root"
+        self.loss_inside = step.job.implementation.loss_in_model
+        self.keeps = step.deferred and is_fsdp1(step.job)  # frees nothing that is not reduced
 
-def gradients_of_a_layer(units: ShardedUnits) -> list[Term | None]:
-    """What a layer's backward holds of gradients: its own, and the same in the dtype of the
-    reduction; those of a head that is part of the root wait until the root is reduced.
-    """
-    in_root = units.last == "root"
-    return [
-        units.hold_gradients("layer's gradients", "layer", "gather"),
-        units.hold_gradients("reduce-scatter input", "layer", "reduce"),
-        units.hold_gradients("head's gradient", "head", "gather") if in_root else None,
-    ]
+    def run(self) -> None:
+        """The step: forward, loss, backward, update."""
+        step = self.step
+        step.forward()
+        self.gather_for_forward()
+        self.forward()
+        step.backward()
+        self.gather_for_backward()
+        self.backward()
+        self.reduce_gradients()
+        step.update()
+        self.update()
 
+    # Forward.
 
-def finish(step: Step, units: ShardedUnits, offload: Offload) -> None:
-    """Reduce the last unit's gradients, once no layer is left in backward; update the shards."""
-    last = units.last
-    gradients = units.hold_gradients(f"{last}'s gradients", last, "gather")
-    reduced = units.hold_gradients(f"{last}'s reduce-scatter input", last, "reduce")
-    step.compute_after_layers()
-    step.free(gradients, reduced)
-    units.reduce("reduce_scatter", step.shards)
-    units.reduce("all_reduce", step.replicas, shards=step.rank.shards)
+    def forward(self) -> None:
+        """Gather a unit, free the output of the gather before it, compute, free the unit."""
+        step, units, layers = self.step, self.units, self.units.layer_count
+        self.root = units.hold("gathered root", "root")
+        output = units.hold_output("root" if self.rooted else "embedding")
+        for number in sorted({0, min(1, layers - 1), layers - 1}):
+            gathered = self.hold_layers(number)
+            before, output = output, units.hold_output("layer")
+            step.look("forward", step.saved.before_layer(number, layers))
+            step.free(before)  # once its own parameters are copied out of the gather's output
+            step.look("forward", step.saved.of_layers(number + 1, layers))
+            step.free(gathered)
+        self.gathered = None if self.frees else self.hold_layers(layers - 1)
+        self.resharded = units.hold_within("layers resharded in the group", "layers")
+        if not self.rooted:
+            step.free(output)
+            self.root = units.hold("gathered head", "head")
+            output = units.hold_output("head")
+        self.forward_output = output
+        if not self.loss_inside:
+            step.free(output)
+            self.forward_output = None
+        step.compute_head()
+        step.free(self.forward_output)
 
-    step.update()
-    temporaries = None
-    if not step.zero.offloads:
-        elements, shards = step.rank.part("trainable"), step.rank.shards
-        temporaries = step.hold(TEMPORARIES, "buffers", elements, "weights", shards=shards)
-    step.compute_update()
-    step.free(temporaries)
+    def hold_layers(self, number: int) -> Term | None:
+        """The layers that are gathered while the one of a number computes: it alone, or all up to
+        it.
+        """
+        if self.frees:
+            return self.units.hold("gathered layer", "layer")
+        if not self.units.known:
+            return self.units.hold("gathered parameters", "all")
+        return self.units.hold("gathered layers", "layer", copies=number + 1)
 
-    offload.copy_gradients("down", "weights", step.reductions)
-    offload.finish()
+    # Backward.
 
+    def backward(self) -> None:
+        """Gather a layer, prefetch the one before it, compute, reduce its gradients and free it.
 
-def unshards(step: Step) -> int:
-    """How often ZeRO-2 gathers in a step: once a micro-batch. FSDP1 keeps what it does not reduce,
-    a pipeline of torchtitan's what it has gathered.
-    """
-    if is_fsdp1(step.job):
-        return step.reductions
-    kept = step.job.framework.pipelines_defer and step.job.parallel.pp > 1
-    return 1 if kept else step.micro_batches
+        The input of a layer's reduce-scatter stays until the next one is made, its output is the
+        shard of the gradients.
+        """
+        step, units, layers = self.step, self.units, self.units.layer_count
+        prefetched = (
+            units.hold_prefetched("layer")
+            if self.frees and self.loss_inside and self.rooted
+            else None
+        )
+        step.compute_loss()
+        step.free(prefetched)
+        reducing = self.backward_of_head()
+        step.free(self.gathered)
+        for number in sorted({0, 1, layers - 2, layers - 1} & set(range(layers)), reverse=True):
+            if number < layers - 2:
+                step.free(self.resharded)
+                self.resharded = None
+            if number < layers - 1:
+                step.free(reducing)
+                reducing = units.hold_gradients("reduce-scatter input", "layer", "reduce")
+            self.backward_of_layer(number)
+        step.free(reducing)
+        self.backward_of_embedding(layers)
+
+    def backward_of_head(self) -> Term | None:
+        """A head in the root has its gradients reduced with the root's, at the end; torchtitan's
+        norm and head are a unit of their own.
+        """
+        step, units = self.step, self.units
+        self.head_gradients = units.hold_elements("head's gradient", units.head_elements)
+        if self.rooted:
+            return None
+        step.free(self.root)
+        self.root = None
+        reducing = units.hold_gradients("head's reduce-scatter input", "head", "reduce")
+        prefetched = units.hold_prefetched("layer") if self.frees else None
+        step.mark("backward_start", "last layer")
+        step.free(self.head_gradients, prefetched)
+        self.head_gradients = None
+        return reducing
+
+    def backward_of_layer(self, number: int) -> None:
+        """One layer's backward, with its gradients as they come."""
+        step, units, layers = self.step, self.units, self.units.layer_count
+        reduced = units.reduced_after_layers(layers - 1 - number)
+        self.hold_reduced(reduced)
+        gathered = self.hold_layers(layers - 1 if self.keeps else number)
+        prefetched = None
+        if self.frees and number:
+            prefetched = units.hold_prefetched("layer")
+        elif self.frees and not self.rooted:
+            prefetched = units.hold_prefetched("embedding")
+        if number >= min(1, layers - 1) and number >= layers - 2:
+            step.compute_layer_backward(
+                "backward_start", number + 1, layers, units.hold_layer_gradients
+            )
+        if number < max(1, layers - 2):
+            step.compute_layer_backward(
+                "backward_end", number + 1, layers, units.hold_layer_gradients
+            )
+        step.free(gathered, prefetched)
+
+    def backward_of_embedding(self, layers: int) -> None:
+        """The embedding's gradient is made when no layer is left; where the head is tied to it,
+        both gradients and their sum. Then the last unit's gradients are reduced.
+        """
+        step, units = self.step, self.units
+        self.hold_reduced(units.reduced_after_layers(layers))
+        reducing = units.hold_gradients("reduce-scatter input", "layer", "reduce")
+        embedding = units.hold("gathered embedding", "embedding") if not self.rooted else None
+        copies = 2 if units.tied else 1
+        gradients = units.hold_elements(
+            "embedding's gradient", units.embedding_elements, copies=copies
+        )
+        step.compute_after_layers()
+        step.free(reducing, self.root, embedding)
+        if units.tied:
+            step.free(self.head_gradients)
+            self.head_gradients = None
+        step.free(gradients)
+        gradients = units.hold_elements("embedding's gradient", units.embedding_elements)
+        last = units.hold_gradients(f"{units.last}'s reduce-scatter input", units.last, "reduce")
+        step.compute_after_layers()
+        step.free(gradients, last, self.head_gradients)
+
+    def hold_reduced(self, elements: int) -> None:
+        """A rank's share of the gradients that are reduced by now, unless the step accumulates
+        them, and has all, or they are on the CPUs.
+        """
+        step = self.step
+        if not step.accumulates and not step.zero.offloads:
+            rows = [row for row in step.job.trained_recipe.rows if row.kind == "gradients"]
+            step.reduced(elements, sum([DTYPE_BYTES[row.dtype] for row in rows]))
+
+    # The update.
+
+    def update(self) -> None:
+        """Update the shards; the optimizer's foreach implementation makes a tensor like them."""
+        step, rank = self.step, self.step.rank
+        temporaries = None
+        if not step.zero.offloads:
+            trained = rank.shardable("trainable")
+            temporaries = step.hold(TEMPORARIES, "buffers", trained, "weights", shards=rank.shards)
+        step.compute_update()
+        step.free(temporaries)
+        self.keep_states()
+        self.offload.copy_gradients("down", "weights", step.reductions)
+        self.offload.finish()
+
+    def keep_states(self) -> None:
+        """The recipe's rows, sharded. Gradients whose reduction is deferred wait as they were made
+        in FSDP1, in the dtype of the reduction in FSDP2.
+        """
+        step = self.step
+        waiting: Word = "gather" if is_fsdp1(step.job) else "reduce"
+        reached = None
+        if step.rank.placed and not step.zero.offloads:
+            reached = step.reduced_at("backward_start"), step.reduced_at("backward_end")
+        rows = step.states(as_stage=SHARDED_AS, waiting=waiting, reached=reached)
+        step.keep(self.offload.place(rows, SHARDED_AS))
+
+    # Traffic.
+
+    def gather_for_forward(self) -> None:
+        """All-gather every unit, once a micro-batch. ZeRO-2 under FSDP1 keeps what it does not
+        reduce, in a pipeline of torchtitan's what it has gathered.
+        """
+        step, units, calls = self.step, self.units, self.step.micro_batches
+        if not self.frees:
+            pipelined = step.job.framework.pipelines_defer and step.job.parallel.pp > 1
+            calls = step.reductions if is_fsdp1(step.job) else 1 if pipelined else calls
+        units.gather(units.outside + units.layers, calls)
+
+    def gather_for_backward(self) -> None:
+        """ZeRO-3 gathers layers again, from a smaller group where that has kept a second copy."""
+        step, units = self.step, self.units
+        if self.frees:
+            within = step.zero.secondary_group
+            units.gather(units.gathered_again, step.micro_batches, within=within)
+
+    def reduce_gradients(self) -> None:
+        """Reduce-scatter every unit's gradients; all-reduce the shares among copies of them."""
+        step = self.step
+        self.units.reduce("reduce_scatter", step.shards)
+        self.units.reduce("all_reduce", step.replicas, shards=step.rank.shards)
 
 
 def is_fsdp1(job: Job) -> bool:
     """Whether FSDP1 runs the job: it differs from FSDP2 in what it keeps while nothing is reduced,
-    and in what it pins.
+    in what it gathers into, and in what it pins.
     """
     return job.framework.name == FSDP1
 

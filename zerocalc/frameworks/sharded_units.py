@@ -39,6 +39,7 @@ class ShardedUnits:
             and self.rank.adapters is not None
             and self.rank.split == 1
         )
+        self.in_place = job.framework.name == "fsdp1"
         self.adapter_dtype = job.trained_recipe.gather
         self.two_dtypes = job.model.lora is not None and self.adapter_dtype != job.gather_dtype
 
@@ -102,9 +103,24 @@ class ShardedUnits:
 
     # Memory: the largest unit at a place decides.
 
+    @property
+    def layer_count(self) -> int:
+        """Layers of the rank; 1 where they are not known."""
+        return sum([unit.count for unit in self.layers]) or 1
+
     def hold(self, name: str, place: str, *, copies: int = 1) -> Term | None:
         """Units that are gathered: the one outside the layers, the largest layer, or ``all``."""
         return self.step.hold(name, "gathered", self.rank.part(place), "gather", copies=copies)
+
+    def hold_output(self, place: str) -> Term | None:
+        """The output of an all-gather, beside the parameters that are copied out of it; FSDP1
+        gathers into the parameters themselves.
+        """
+        return None if self.in_place else self.hold(f"all-gather output of the {place}", place)
+
+    def hold_prefetched(self, place: str) -> Term | None:
+        """A unit that is gathered while another one computes."""
+        return self.hold(f"prefetched {place}", place)
 
     def hold_within(self, name: str, place: str) -> Term | None:
         """A rank's share of gathered units within the smaller group that backward gathers from."""
@@ -114,7 +130,60 @@ class ShardedUnits:
         return self.step.hold(name, "copies", self.rank.part(place), "gather", group=group)
 
     def hold_gradients(self, name: str, place: str, word: Word) -> Term | None:
-        """Whole gradients of a unit, of what is trained in it."""
+        """Gradients of a unit, rounded up as its parameters are, of what is trained in it."""
         if not self.rank.placed:
             self.step.assume(TRAINED_ANYWHERE)
         return self.step.hold(name, "buffers", self.rank.part(place, trained=True), word)
+
+    def hold_elements(self, name: str, elements: int, *, copies: int = 1) -> Term | None:
+        """Gradients as backward makes them: whole, in the dtype of the gathered parameters."""
+        return self.step.hold(name, "buffers", self._trained(elements), "gather", copies=copies)
+
+    def hold_layer_gradients(self, elements: int | None) -> Term | None:
+        """The gradients of a layer's weights that there are at an instant: some elements, or all;
+        of a layer with adapters, theirs.
+        """
+        rank = self.rank
+        if rank.adapters is not None:
+            elements = max([unit.adapters for unit in self.layers], default=0)
+        elif elements is None or not rank.placed:
+            elements = max([unit.elements for unit in self.layers], default=0)
+        return self.hold_elements("layer's gradients", elements)
+
+    def _trained(self, elements: int) -> int:
+        """At most what is trained, where it is not known where that is."""
+        return elements if self.rank.placed else min(elements, self.rank.trainable)
+
+    @property
+    def tied(self) -> bool:
+        """Whether embedding and head, both on this rank and trained, share their weight."""
+        arch = self.rank.arch
+        return arch is not None and arch.tied and self.rank.adapters is None and bool(arch.after)
+
+    @property
+    def head_elements(self) -> int:
+        """Elements of the gradients of what follows the layers: norms, and a head, tied or not."""
+        arch, adapters = self.rank.arch, self.rank.adapters
+        if adapters is not None:
+            return ceil_div(adapters.after, self.rank.split)
+        if arch is None or not arch.after:
+            return 0
+        own = arch.after_elements + (arch.vocab * arch.hidden if arch.tied else 0)
+        return ceil_div(own, self.rank.split)
+
+    @property
+    def embedding_elements(self) -> int:
+        """Elements of the gradients of what is before the layers."""
+        arch, adapters = self.rank.arch, self.rank.adapters
+        if adapters is not None:
+            return ceil_div(adapters.before, self.rank.split)
+        return 0 if arch is None else ceil_div(arch.before_elements, self.rank.split)
+
+    def reduced_after_layers(self, layers: int) -> int:
+        """Elements of gradients that are reduced once so many layers have run backward."""
+        rank = self.rank
+        if not rank.placed:
+            return rank.trainable if layers > self.layer_count // 2 else 0
+        whole = sum([rank.size(unit, trained=True) * unit.count for unit in self.layers])
+        head = [rank.size(unit, trained=True) for unit in self.outside if unit.place == "head"]
+        return sum(head) + whole * layers // self.layer_count

@@ -11,12 +11,14 @@ decide, and both are looked at wherever the program computes in a layer.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cached_property
 from typing import Literal
 
+from zerocalc.formulas.formula import ceil_div
 from zerocalc.formulas.buffers import held_bytes, held_in_group_bytes, held_share_bytes
 from zerocalc.ledger import MOMENTS, Block, Kind, Moment, Term, block, replaced, span, term
-from zerocalc.memory.saved import Position, Saved
+from zerocalc.memory.saved import Alive, Position, Saved, alive
 from zerocalc.memory.states import states
 from zerocalc.schedule import Collective, Link, Op, Phase, collective
 from zerocalc.sharding.rank import Rank
@@ -36,8 +38,15 @@ class Step:
     ``collectives`` and `block` are the outcome.
     """
 
-    def __init__(self, job: Job, rank: Rank, stage: FrameworkStage, saved: Saved) -> None:
-        self.job, self.zero, self.rank, self.saved = job, job.zero, rank, saved
+    def __init__(
+        self,
+        job: Job,
+        rank: Rank,
+        stage: FrameworkStage,
+        saved: Saved,
+    ) -> None:
+        self.job, self.zero, self.rank = job, job.zero, rank
+        self.saved = saved
         self.stage, self.source = stage.stage, job.framework.source
         self.collectives: list[Collective] = []
         self.phase: Phase = "forward"
@@ -51,7 +60,8 @@ class Step:
         self.spanning: list[Term] = []
         self._unknown: list[str] = []
         self._assumptions: list[str] = []
-        self._largest: dict[Moment, tuple[int, tuple[Term, ...], Position]] = {}
+        self._largest: dict[Moment, tuple[int, tuple[Term, ...], Alive, int]] = {}
+        self._reduced = self._reduced_bytes = 0
 
     # Dtypes and groups of ranks.
 
@@ -172,7 +182,7 @@ class Step:
         since: Moment | None = None,
         until: Moment = "step",
         waiting: Word | None = None,
-        late: int = 0,
+        reached: tuple[int, int] | None = None,
         gradients: bool = True,
         owner_blocks: int | None = None,
     ) -> Block:
@@ -180,7 +190,8 @@ class Step:
 
         ``since``, ``until``: the moments of gradients, from backward to the optimizer step unless
         told otherwise. ``waiting``: the dtype in which gradients are kept whole while their
-        reduction is deferred. ``late``: elements whose gradients are reduced after the layers'.
+        reduction is deferred. ``reached``: elements whose gradients are reduced by the start of
+        backward, and by its end.
         ``gradients``: false where the framework keeps others instead.
         """
         return states(
@@ -193,7 +204,7 @@ class Step:
             owner_blocks=owner_blocks,
             since=since,
             until=until,
-            late=late if self.rank.placed else 0,
+            reached=reached,
             gradients=gradients,
         )
 
@@ -204,6 +215,16 @@ class Step:
         self.spanning += made.terms
         self._unknown += made.unknown
         self._assumptions += made.assumptions
+
+    def reduced(self, elements: int, bytes_per_element: int) -> None:
+        """So many elements of gradients are reduced by now, and a rank has its share of them."""
+        self._reduced = elements
+        self._reduced_bytes = ceil_div(elements, self.rank.shards) * bytes_per_element
+
+    def reduced_at(self, moment: Moment) -> int:
+        """Elements that were reduced at the largest instant of a moment."""
+        found = self._largest.get(moment)
+        return 0 if found is None else found[3]
 
     def unknown(self, what: str) -> None:
         """Something that is held, and nobody knows how much of it."""
@@ -217,10 +238,15 @@ class Step:
 
     def mark(self, moment: Moment, position: Position = "idle") -> None:
         """Look at all that is alive at an instant, with the activations of its position."""
-        total = self._alive_bytes + self.saved.bytes(position)
+        self.look(moment, self.saved.at(position))
+
+    def look(self, moment: Moment, saved: Alive) -> None:
+        """Look at all that is alive at an instant, with some activations."""
+        total = self._alive_bytes + self._reduced_bytes + saved.bytes
         before = self._largest.get(moment)
         if before is None or total > before[0]:
-            self._largest[moment] = total, tuple(self._alive.values()), position
+            held = tuple(self._alive.values())
+            self._largest[moment] = total, held, saved, self._reduced
 
     def forward(self) -> None:
         """The forward pass begins; what is alive so far is there at rest."""
@@ -252,6 +278,22 @@ class Step:
         """Run the backward of the first layer, the last to have its turn."""
         self.mark("backward_end", "first layer in backward")
 
+    def compute_layer_backward(
+        self,
+        moment: Moment,
+        layers: int,
+        whole: int,
+        gradients: Callable[[int | None], Term | None],
+    ) -> None:
+        """Run one layer's backward, ``layers`` of ``whole`` being left, instant by instant:
+        ``gradients`` holds as many elements of its weights' gradients as there are by then.
+        """
+        for instant in self.saved.instants:
+            others = self.saved.of_layers(layers - instant.among, whole)
+            held = gradients(instant.gradients)
+            self.look(moment, alive([*others.terms, *instant.terms]))
+            self.free(held)
+
     def compute_layers_backward(self) -> None:
         """Run the layers' backward, where all of them hold the same."""
         self.compute_last_layer_backward()
@@ -274,8 +316,8 @@ class Step:
     def block(self) -> Block:
         """The terms of the step: what was alive at each moment's largest instant."""
         alive: dict[int, tuple[Term, list[Moment]]] = {}
-        for moment, (_, held, position) in self._largest.items():
-            for made in (*held, *self.saved.at(position)):
+        for moment, (_, held, saved, _) in self._largest.items():
+            for made in (*held, *saved.terms):
                 alive.setdefault(id(made), (made, []))[1].append(moment)
         terms = [*self.spanning, *self.saved.elsewhere]
         for made, moments in alive.values():

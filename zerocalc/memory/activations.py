@@ -21,7 +21,9 @@ from zerocalc.formulas.activations import (
     shared_buffer_bytes,
 )
 from zerocalc.formulas.formula import ceil_div
-from zerocalc.ledger import Block, Kind, Moment, Term, block, replaced, span, term
+from zerocalc.ledger import MOMENTS, Block, Kind, Moment, Term, block, replaced, span, term
+from zerocalc.memory.layer_backward import layer_instants, most_saving
+from zerocalc.memory.saved import Saved
 from zerocalc.model.architecture import Architecture, products, widest
 from zerocalc.model.kinds.attention import FUSED_KERNELS, ONE_PRODUCT
 from zerocalc.model.module import Module
@@ -71,6 +73,30 @@ def activations(job: Job, rank: Rank, arch: Architecture) -> Block:
     if pipeline_split(job) > 1:
         assumptions.append(STAGES)
     return block(terms, (), tuple(assumptions))
+
+
+def saved(job: Job, rank: Rank, arch: Architecture) -> Saved:
+    """The activations of a rank, by the instant of a step."""
+    modules = most_saving(arch)
+    rebuilt = any(module.rebuilt_bytes for module in modules)
+    if rebuilt and job.training.recompute == "full":
+        stored = _checkpoints(job, modules, 1)
+        each = ceil_div(stored.bytes, in_flight(job)) if stored.tier == "gpu" else 0
+    else:
+        each = kept_bytes(modules)
+    parallel = job.parallel
+    split = parallel.tp if parallel.sequence_parallel else 1
+    stream = term(
+        "input of a layer",
+        "activations",
+        MOMENTS,
+        hidden_bytes,
+        tokens=rank.tokens,
+        hidden=ceil_div(arch.hidden * arch.streams, split),
+        bytes_per_element=DTYPE_BYTES[job.recipe.compute],
+    )
+    made = activations(job, rank, arch)
+    return Saved(made, each, stream, lambda: layer_instants(job, arch, rank.tokens))
 
 
 def layers_suffix(arch: Architecture, count: int) -> str:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from functools import cached_property
 from typing import Literal
 
-from zerocalc.ledger import Block, Moment, Term
+from zerocalc.formulas.activations import saved_bytes
+from zerocalc.ledger import MOMENTS, Block, Moment, Term, record, replaced, term
 
 Position = Literal[
     "idle",
@@ -20,7 +22,10 @@ Position = Literal[
 ]
 """Instants of a step: no micro-batch is under way; forward in the first and in the last layer, and
 in the head; the loss; backward in the last and in the first layer, and once no layer is left; the
-optimizer step."""
+optimizer step.
+"""
+OTHERS_IN_FLIGHT = "other micro-batches in flight"
+"""The term of what a pipeline stage holds for micro-batches other than the one in backward."""
 
 
 def _at(moment: Moment) -> Callable[[Term], bool]:
@@ -32,7 +37,7 @@ def _through(*moments: Moment) -> Callable[[Term], bool]:
 
 
 def _in_first_layer(made: Term) -> bool:
-    """What lives through the step, and what the end of backward has of one layer and of other
+    """What outlives the layers, and what the end of backward has of one layer and of other
     micro-batches: the start of forward has as much.
     """
     return made.moments == ("backward_end",) or _through("forward", "backward_end")(made)
@@ -43,8 +48,10 @@ def _after_layers(made: Term) -> bool:
     return made.name == OTHERS_IN_FLIGHT or _through("backward_end", "step")(made)
 
 
-OTHERS_IN_FLIGHT = "other micro-batches in flight"
-"""The term of what a pipeline stage holds for micro-batches other than the one in backward."""
+def _around_layers(made: Term) -> bool:
+    """What is there while layers run backward, whichever layer it is."""
+    return _through("forward", "backward_end")(made)
+
 
 ALIVE: dict[Position, Callable[[Term], bool]] = {
     "idle": lambda made: False,
@@ -59,33 +66,116 @@ ALIVE: dict[Position, Callable[[Term], bool]] = {
 }
 
 
-class Saved:
-    """The activations of one rank by position. ``block`` lists them, at the moments of the ledger;
-    those on the host are alive there all the same, and cost a GPU nothing.
+@record
+class Alive:
+    """Activation terms that are alive together, and their bytes."""
+
+    terms: tuple[Term, ...]
+    bytes: int
+
+
+def alive(terms: Iterable[Term]) -> Alive:
+    """Terms that are alive together."""
+    listed = tuple(terms)
+    return Alive(listed, sum([each.bytes for each in listed]))
+
+
+@record
+class LayerInstant:
+    """An instant of a layer's backward. ``terms``: what is left of its saved tensors, and what
+    backward works on; ``gradients``: the elements of its weights that have gradients, all for
+    ``None``; ``among``: 1 where what the layer saved is in ``terms`` and not among the others'.
     """
 
-    def __init__(self, made: Block) -> None:
-        self.elsewhere = tuple([each for each in made.terms if each.tier != "gpu"])
-        self._terms = tuple([each for each in made.terms if each.tier == "gpu"])
-        self.unknown, self.assumptions = made.unknown, made.assumptions
-        self._at: dict[Position, tuple[Term, ...]] = {}
-        self._bytes: dict[Position, int] = {}
+    terms: tuple[Term, ...]
+    gradients: int | None
+    among: int
 
-    def at(self, position: Position) -> tuple[Term, ...]:
-        """The terms alive at an instant."""
+
+UNKNOWN_LAYER = (LayerInstant((), None, 0),)
+"""The instants of a layer of which nothing is known."""
+
+
+class Saved:
+    """The activations of one rank. ``made`` lists them at the moments of the ledger; those on the
+    host cost a GPU nothing. ``layer_bytes``: what one layer saves, the largest. ``stream``: a
+    layer's input. ``instants``: those of a layer's backward.
+    """
+
+    def __init__(
+        self,
+        made: Block,
+        layer_bytes: int = 0,
+        stream: Term | None = None,
+        instants: Callable[[], tuple[LayerInstant, ...]] = lambda: UNKNOWN_LAYER,
+    ) -> None:
+        self.stream, self._instants = stream, instants
+        self.elsewhere = tuple([each for each in made.terms if each.tier != "gpu"])
+        self.unknown, self.assumptions = made.unknown, made.assumptions
+        self.layer_bytes = layer_bytes
+        self._terms = tuple([each for each in made.terms if each.tier == "gpu"])
+        self._at: dict[Position, Alive] = {}
+
+    def at(self, position: Position) -> Alive:
+        """What is alive at an instant."""
         found = self._at.get(position)
         if found is None:
-            alive = ALIVE[position]
-            found = self._at[position] = tuple([each for each in self._terms if alive(each)])
+            chosen = ALIVE[position]
+            found = self._at[position] = alive([each for each in self._terms if chosen(each)])
         return found
 
-    def bytes(self, position: Position) -> int:
-        """Bytes alive at an instant."""
-        amount = self._bytes.get(position)
-        if amount is None:
-            amount = self._bytes[position] = sum([each.bytes for each in self.at(position)])
-        return amount
+    @cached_property
+    def instants(self) -> tuple[LayerInstant, ...]:
+        """The instants of a layer's backward, from its last operation to its first."""
+        return self._instants()
+
+    def before_layer(self, layers: int, whole: int) -> Alive:
+        """What is alive when ``layers`` have run and the next one has its input."""
+        done = self.of_layers(layers, whole)
+        return alive([*done.terms, *([self.stream] if self.stream is not None else [])])
+
+    def of_layers(self, layers: int, whole: int) -> Alive:
+        """What is saved while ``layers`` of ``whole`` layers are left to run backward: of other
+        micro-batches all, of this one what these layers have saved.
+        """
+        around = [each for each in self._terms if _around_layers(each)]
+        spread = [each for each in self.at("last layer").terms if not _around_layers(each)]
+        others = [each for each in self._terms if each.name == OTHERS_IN_FLIGHT]
+        if layers <= 0:
+            return alive([*around, *others])
+        if layers >= whole or (others and layers > whole // 2):
+            return alive([*around, *spread])
+        if layers > whole // 2:
+            return alive([*around, *_without(spread, whole - layers, self.layer_bytes)])
+        made = term(
+            f"saved by the first {layers} layers" if layers > 1 else "saved by the first layer",
+            "activations",
+            MOMENTS,
+            saved_bytes,
+            bytes_per_layer=self.layer_bytes,
+            layers=layers,
+            pipeline_parallel=1,
+            micro_batches_in_flight=1,
+        )
+        return alive([*around, *others, *([made] if made.bytes else [])])
 
 
-NOTHING = Block(())
-"""The activations of a part of a rank beside another part that has them."""
+def _without(spread: list[Term], layers: int, layer_bytes: int) -> list[Term]:
+    """The terms of all layers, less what ``layers`` of them have saved: of each in proportion."""
+    whole = sum([each.bytes for each in spread])
+    left = max(0, whole - layers * layer_bytes)
+    out: list[Term] = []
+    for each in spread:
+        amount = left * each.bytes // whole if whole else 0
+        made = term(
+            each.name,
+            each.kind,
+            MOMENTS,
+            saved_bytes,
+            bytes_per_layer=amount,
+            layers=1,
+            pipeline_parallel=1,
+            micro_batches_in_flight=1,
+        )
+        out.append(replaced(made, source=each.source))
+    return out

@@ -55,7 +55,7 @@ def states(
     owner_blocks: int | None,
     since: Moment | None = None,
     until: Moment = "step",
-    late: int = 0,
+    reached: tuple[int, int] | None = None,
     gradients: bool = True,
 ) -> Block:
     """The state rows of one rank at a stage.
@@ -64,8 +64,8 @@ def states(
     backward whatever the stage, because reduction is deferred; in ``waiting_dtype``, if not in
     their own. ``owner_blocks``: into how many blocks the parameters are cut where each block has
     one owner. ``since``, ``until``: the first moment of gradients, where they are not made in
-    backward, and the last. ``late``: elements whose gradients are reduced last, after the last
-    layer's backward. ``gradients``: whether the recipe's rows hold.
+    backward, and the last. ``reached``: elements that are reduced by the start of backward, and by
+    its end, where they are reduced one after the other. ``gradients``: whether the recipe's rows hold.
     """
     terms: list[Term] = []
     shards = rank.shards
@@ -89,31 +89,13 @@ def states(
                 else MOMENTS
             )
             assumption = BARE_ASSUMPTIONS.get(of) if rank.arch is None else None
-            if kind == "gradients" and sharded and late and not accumulates:
-                elements -= late
-                terms.append(
-                    _row(
-                        row,
-                        kind,
-                        ("step",),
-                        assumption,
-                        late,
-                        shards,
-                        None,
-                        name=f"{row.name} reduced last",
-                    )
-                )
-            terms.append(
-                _row(
-                    row,
-                    kind,
-                    moments,
-                    assumption,
-                    elements,
-                    shards if sharded else 1,
-                    owner_blocks if stage == 3 else None,
-                )
-            )
+            blocks = owner_blocks if stage == 3 else None
+            parts = [(row.name, moments, elements)]
+            if kind == "gradients" and reached is not None and not accumulates:
+                parts = _as_reduced(row.name, elements, reached)
+            for name, alive, amount in parts:
+                divided = shards if sharded else 1
+                terms.append(_row(row, kind, alive, assumption, amount, divided, blocks, name))
             if kind == "gradients" and sharded and whole_gradients:
                 terms.append(
                     term(
@@ -136,6 +118,20 @@ def states(
             *(GATHERED_ASSUMPTIONS if stage == 3 and shards > 1 else ()),
         )
     return block(terms, (), assumptions + tuple([t.assumption for t in terms if t.assumption]))
+
+
+def _as_reduced(
+    name: str, elements: int, reached: tuple[int, int]
+) -> list[tuple[str, tuple[Moment, ...], int]]:
+    """Gradients in the parts in which they are reduced: name, moments, elements."""
+    end = min(elements, reached[1])
+    start = min(end, reached[0])
+    parts = [
+        (f"{name} reduced first", span("backward_start", "step"), start),
+        (name, span("backward_end", "step"), end - start),
+        (f"{name} reduced last", span("step", "step"), elements - end),
+    ]
+    return [part for part in parts if part[2]]
 
 
 def _base(row: StateRow, stored: Stored, model_parallel: int, shards: int) -> Term:

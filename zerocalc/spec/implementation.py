@@ -85,6 +85,10 @@ class Implementation(Spec):
     stage_inputs: StrictBool = False
     placeholder_gradients: StrictBool = False
     context_output: Literal["once", "twice"] = "once"
+    loss_in_model: StrictBool = False
+    """Whether the loss is computed inside the model's forward, before a framework's hooks on the
+    model's end run (transformers' classes, which are given labels).
+    """
     lacks: tuple[Literal["flash attention", "context parallelism"], ...] = ()
     instead: Annotated[str, Field(max_length=LONGEST_PATH)] | None = None
     loss: Annotated[str, Field(max_length=200)]
