@@ -12,7 +12,7 @@ from zerocalc.frameworks.offload import Offload, Offloading
 from zerocalc.frameworks.program import Program
 from zerocalc.frameworks.sharded_units import ShardedUnits
 from zerocalc.frameworks.step import Step, Word
-from zerocalc.ledger import Term
+from zerocalc.ledger import Moment, Term
 from zerocalc.spec.job import Job
 from zerocalc.spec.recipe import DTYPE_BYTES
 
@@ -91,7 +91,7 @@ class Sharded:
         for number in sorted({0, min(1, layers - 1), layers - 1}):
             gathered = self.hold_layers(number)
             before, output = output, units.hold_output("layer")
-            step.look("forward", step.saved.before_layer(number, layers))
+            step.look("forward", step.saved.of_layers(number, layers), step.saved.input)
             step.free(before)  # once its own parameters are copied out of the gather's output
             step.look("forward", step.saved.of_layers(number + 1, layers))
             step.free(gathered)
@@ -101,12 +101,11 @@ class Sharded:
             step.free(output)
             self.root = units.hold("gathered head", "head")
             output = units.hold_output("head")
-        self.forward_output = output
         if not self.loss_inside:
             step.free(output)
-            self.forward_output = None
+            output = None
         step.compute_head()
-        step.free(self.forward_output)
+        step.free(output)
 
     def hold_layers(self, number: int) -> Term | None:
         """The layers that are gathered while the one of a number computes: it alone, or all up to
@@ -127,86 +126,99 @@ class Sharded:
         shard of the gradients.
         """
         step, units, layers = self.step, self.units, self.units.layer_count
-        prefetched = (
-            units.hold_prefetched("layer")
-            if self.frees and self.loss_inside and self.rooted
-            else None
-        )
+        early = self.frees and self.loss_inside and self.rooted
+        prefetched = units.hold_prefetched("layer") if early else None
         step.compute_loss()
         step.free(prefetched)
-        reducing = self.backward_of_head()
+        self.backward_of_head()
         step.free(self.gathered)
         for number in sorted({0, 1, layers - 2, layers - 1} & set(range(layers)), reverse=True):
             if number < layers - 2:
                 step.free(self.resharded)
                 self.resharded = None
-            if number < layers - 1:
-                step.free(reducing)
-                reducing = units.hold_gradients("reduce-scatter input", "layer", "reduce")
             self.backward_of_layer(number)
-        step.free(reducing)
-        self.backward_of_embedding(layers)
+        self.backward_of_embedding()
 
-    def backward_of_head(self) -> Term | None:
+    def backward_of_head(self) -> None:
         """A head in the root has its gradients reduced with the root's, at the end; torchtitan's
         norm and head are a unit of their own.
         """
         step, units = self.step, self.units
+        self.reducing: Term | None = None
         self.head_gradients = units.hold_elements("head's gradient", units.head_elements)
         if self.rooted:
-            return None
+            return
         step.free(self.root)
         self.root = None
-        reducing = units.hold_gradients("head's reduce-scatter input", "head", "reduce")
+        self.reducing = units.hold_gradients("head's reduce-scatter input", "head", "reduce")
         prefetched = units.hold_prefetched("layer") if self.frees else None
         step.mark("backward_start", "last layer")
         step.free(self.head_gradients, prefetched)
         self.head_gradients = None
-        return reducing
 
     def backward_of_layer(self, number: int) -> None:
-        """One layer's backward, with its gradients as they come."""
+        """One layer's backward, with its gradients as they come; then their reduction, for which
+        they are copied while the next gather is under way.
+        """
         step, units, layers = self.step, self.units, self.units.layer_count
-        reduced = units.reduced_after_layers(layers - 1 - number)
-        self.hold_reduced(reduced)
+        self.hold_reduced(units.reduced_after_layers(layers - 1 - number))
         gathered = self.hold_layers(layers - 1 if self.keeps else number)
         prefetched = None
         if self.frees and number:
             prefetched = units.hold_prefetched("layer")
         elif self.frees and not self.rooted:
             prefetched = units.hold_prefetched("embedding")
-        if number >= min(1, layers - 1) and number >= layers - 2:
-            step.compute_layer_backward(
-                "backward_start", number + 1, layers, units.hold_layer_gradients
-            )
-        if number < max(1, layers - 2):
-            step.compute_layer_backward(
-                "backward_end", number + 1, layers, units.hold_layer_gradients
-            )
-        step.free(gathered, prefetched)
+        moments = self.moments(number)
+        for moment in moments:
+            step.compute_layer_backward(moment, number + 1, layers, units.hold_layer_gradients)
+        step.free(gathered, self.reducing)
+        self.reducing = units.hold_gradients("reduce-scatter input", "layer", "reduce")
+        gradients = units.hold_layer_gradients(None)
+        for moment in moments:
+            step.look(moment, step.saved.of_layers(number, layers), step.saved.input)
+        step.free(prefetched, gradients)
 
-    def backward_of_embedding(self, layers: int) -> None:
+    def moments(self, number: int) -> list[Moment]:
+        """The ledger's moments that a layer's backward belongs to: the last two layers' is its
+        start, the others' its end.
+        """
+        layers = self.units.layer_count
+        early = number >= max(min(1, layers - 1), layers - 2)
+        late = number < max(1, layers - 2)
+        start: list[Moment] = ["backward_start"] if early else []
+        return [*start, "backward_end"] if late else start
+
+    def backward_of_embedding(self) -> None:
         """The embedding's gradient is made when no layer is left; where the head is tied to it,
         both gradients and their sum. Then the last unit's gradients are reduced.
         """
         step, units = self.step, self.units
-        self.hold_reduced(units.reduced_after_layers(layers))
-        reducing = units.hold_gradients("reduce-scatter input", "layer", "reduce")
+        self.hold_reduced(units.reduced_after_layers(units.layer_count))
         embedding = units.hold("gathered embedding", "embedding") if not self.rooted else None
-        copies = 2 if units.tied else 1
-        gradients = units.hold_elements(
-            "embedding's gradient", units.embedding_elements, copies=copies
+        gradients = units.hold_elements("embedding's gradient", units.embedding_elements)
+        total = units.hold_elements("sum of both gradients", units.tied_elements)
+        step.compute_after_layers()
+        step.free(self.reducing, self.root, embedding, total)
+        if units.tied:  # both gradients are in their sum
+            step.free(self.head_gradients)
+            self.head_gradients = units.hold_elements("norm's gradient", units.norm_elements)
+        self.reduce_last_unit(gradients)
+
+    def reduce_last_unit(self, embedding: Term | None) -> None:
+        """The input of the reduce-scatter is made of all gradients of the unit; its output is
+        there beside that input and the gradient of the last parameter.
+        """
+        step, units = self.step, self.units
+        reducing = units.hold_gradients(
+            f"{units.last}'s reduce-scatter input", units.last, "reduce"
         )
         step.compute_after_layers()
-        step.free(reducing, self.root, embedding)
-        if units.tied:
-            step.free(self.head_gradients)
-            self.head_gradients = None
-        step.free(gradients)
-        gradients = units.hold_elements("embedding's gradient", units.embedding_elements)
-        last = units.hold_gradients(f"{units.last}'s reduce-scatter input", units.last, "reduce")
+        if self.rooted:
+            step.free(embedding)
+            embedding = None
+        self.hold_reduced(step.rank.shardable("trainable"))
         step.compute_after_layers()
-        step.free(gradients, last, self.head_gradients)
+        step.free(embedding, reducing, self.head_gradients)
 
     def hold_reduced(self, elements: int) -> None:
         """A rank's share of the gradients that are reduced by now, unless the step accumulates

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import cached_property
 
 from zerocalc.formulas.formula import ceil_div
 from zerocalc.frameworks.buckets import grouped
@@ -29,6 +30,7 @@ class ShardedUnits:
 
     def __init__(self, step: Step) -> None:
         self.step, self.rank, job = step, step.rank, step.job
+        self._parts: dict[tuple[str, bool], int] = {}
         self.known = self.rank.units[0].known
         self.layers = [unit for unit in self.rank.units if unit.place == "layer"]
         self.outside = [unit for unit in self.rank.units if unit.place not in ("layer", "whole")]
@@ -103,14 +105,21 @@ class ShardedUnits:
 
     # Memory: the largest unit at a place decides.
 
-    @property
+    def _part(self, place: str, *, trained: bool = False) -> int:
+        """Elements of a part of the rank's parameters."""
+        key = (place, trained)
+        if key not in self._parts:
+            self._parts[key] = self.rank.part(place, trained=trained)
+        return self._parts[key]
+
+    @cached_property
     def layer_count(self) -> int:
         """Layers of the rank; 1 where they are not known."""
         return sum([unit.count for unit in self.layers]) or 1
 
     def hold(self, name: str, place: str, *, copies: int = 1) -> Term | None:
         """Units that are gathered: the one outside the layers, the largest layer, or ``all``."""
-        return self.step.hold(name, "gathered", self.rank.part(place), "gather", copies=copies)
+        return self.step.hold(name, "gathered", self._part(place), "gather", copies=copies)
 
     def hold_output(self, place: str) -> Term | None:
         """The output of an all-gather, beside the parameters that are copied out of it; FSDP1
@@ -127,13 +136,13 @@ class ShardedUnits:
         group = self.step.zero.secondary_group
         if group is None:
             return None
-        return self.step.hold(name, "copies", self.rank.part(place), "gather", group=group)
+        return self.step.hold(name, "copies", self._part(place), "gather", group=group)
 
     def hold_gradients(self, name: str, place: str, word: Word) -> Term | None:
         """Gradients of a unit, rounded up as its parameters are, of what is trained in it."""
         if not self.rank.placed:
             self.step.assume(TRAINED_ANYWHERE)
-        return self.step.hold(name, "buffers", self.rank.part(place, trained=True), word)
+        return self.step.hold(name, "buffers", self._part(place, trained=True), word)
 
     def hold_elements(self, name: str, elements: int, *, copies: int = 1) -> Term | None:
         """Gradients as backward makes them: whole, in the dtype of the gathered parameters."""
@@ -154,13 +163,13 @@ class ShardedUnits:
         """At most what is trained, where it is not known where that is."""
         return elements if self.rank.placed else min(elements, self.rank.trainable)
 
-    @property
+    @cached_property
     def tied(self) -> bool:
         """Whether embedding and head, both on this rank and trained, share their weight."""
         arch = self.rank.arch
         return arch is not None and arch.tied and self.rank.adapters is None and bool(arch.after)
 
-    @property
+    @cached_property
     def head_elements(self) -> int:
         """Elements of the gradients of what follows the layers: norms, and a head, tied or not."""
         arch, adapters = self.rank.arch, self.rank.adapters
@@ -171,7 +180,21 @@ class ShardedUnits:
         own = arch.after_elements + (arch.vocab * arch.hidden if arch.tied else 0)
         return ceil_div(own, self.rank.split)
 
-    @property
+    @cached_property
+    def tied_elements(self) -> int:
+        """Elements of the weight that embedding and head share; 0 where they do not."""
+        arch = self.rank.arch
+        if arch is None or not self.tied:
+            return 0
+        return ceil_div(arch.vocab * arch.hidden, self.rank.split)
+
+    @cached_property
+    def norm_elements(self) -> int:
+        """Of `head_elements`, those that are not a tied head's."""
+        arch = self.rank.arch
+        return 0 if arch is None else ceil_div(arch.after_elements, self.rank.split)
+
+    @cached_property
     def embedding_elements(self) -> int:
         """Elements of the gradients of what is before the layers."""
         arch, adapters = self.rank.arch, self.rank.adapters

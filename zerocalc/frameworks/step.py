@@ -13,12 +13,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cached_property
+from itertools import chain
 from typing import Literal
 
-from zerocalc.formulas.formula import ceil_div
 from zerocalc.formulas.buffers import held_bytes, held_in_group_bytes, held_share_bytes
+from zerocalc.formulas.formula import ceil_div
 from zerocalc.ledger import MOMENTS, Block, Kind, Moment, Term, block, replaced, span, term
-from zerocalc.memory.saved import Alive, Position, Saved, alive
+from zerocalc.memory.saved import Alive, Position, Saved
 from zerocalc.memory.states import states
 from zerocalc.schedule import Collective, Link, Op, Phase, collective
 from zerocalc.sharding.rank import Rank
@@ -56,11 +57,12 @@ class Step:
         self.accumulates = self.micro_batches > 1
         self.deferred = self.accumulates and job.defers
         self._alive: dict[int, Term] = {}
+        self._made: dict[tuple[str | int, ...], Term | None] = {}
         self._alive_bytes = 0
         self.spanning: list[Term] = []
         self._unknown: list[str] = []
         self._assumptions: list[str] = []
-        self._largest: dict[Moment, tuple[int, tuple[Term, ...], Alive, int]] = {}
+        self._largest: dict[Moment, tuple[int, tuple[Term, ...], tuple[Alive, ...], int]] = {}
         self._reduced = self._reduced_bytes = 0
 
     # Dtypes and groups of ranks.
@@ -123,7 +125,11 @@ class Step:
         """Allocate ``copies`` of ``elements``: all of them, a rank's share of ``shards``, or of a
         smaller ``group``. Alive until it is freed.
         """
-        entry = self.made(name, kind, elements, word, copies=copies, shards=shards, group=group)
+        key = (name, elements, word, copies, shards, group)
+        entry = self._made.get(key)
+        if entry is None or id(entry) in self._alive:
+            entry = self.made(name, kind, elements, word, copies=copies, shards=shards, group=group)
+            self._made[key] = entry
         return None if entry is None else self.allocate(entry)
 
     def made(
@@ -240,9 +246,11 @@ class Step:
         """Look at all that is alive at an instant, with the activations of its position."""
         self.look(moment, self.saved.at(position))
 
-    def look(self, moment: Moment, saved: Alive) -> None:
+    def look(self, moment: Moment, *saved: Alive) -> None:
         """Look at all that is alive at an instant, with some activations."""
-        total = self._alive_bytes + self._reduced_bytes + saved.bytes
+        total = self._alive_bytes + self._reduced_bytes
+        for each in saved:
+            total += each.bytes
         before = self._largest.get(moment)
         if before is None or total > before[0]:
             held = tuple(self._alive.values())
@@ -289,9 +297,8 @@ class Step:
         ``gradients`` holds as many elements of its weights' gradients as there are by then.
         """
         for instant in self.saved.instants:
-            others = self.saved.of_layers(layers - instant.among, whole)
             held = gradients(instant.gradients)
-            self.look(moment, alive([*others.terms, *instant.terms]))
+            self.look(moment, self.saved.of_layers(layers - instant.among, whole), instant.alive)
             self.free(held)
 
     def compute_layers_backward(self) -> None:
@@ -317,7 +324,7 @@ class Step:
         """The terms of the step: what was alive at each moment's largest instant."""
         alive: dict[int, tuple[Term, list[Moment]]] = {}
         for moment, (_, held, saved, _) in self._largest.items():
-            for made in (*held, *saved.terms):
+            for made in chain(held, *[each.terms for each in saved]):
                 alive.setdefault(id(made), (made, []))[1].append(moment)
         terms = [*self.spanning, *self.saved.elsewhere]
         for made, moments in alive.values():

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 
 from zerocalc.formulas.activations import gradient_bytes, norm_backward_bytes, once_bytes
 from zerocalc.ledger import MOMENTS, Term, term
-from zerocalc.memory.saved import LayerInstant
+from zerocalc.memory.saved import LayerInstant, alive
 from zerocalc.model.architecture import Architecture, Modules, elements, on_rank, widest
 from zerocalc.model.module import Module, saved_bytes
 from zerocalc.spec.job import Job
@@ -21,7 +21,9 @@ from zerocalc.spec.recipe import DTYPE_BYTES
 def layer_instants(job: Job, arch: Architecture, tokens: int) -> tuple[LayerInstant, ...]:
     """The instants of the layer that saves most, from its last module to its first."""
     walk = _LayerBackward(job, arch, most_saving(arch), tokens)
-    return tuple([LayerInstant(*each, walk.among) for each in walk.instants()])
+    return tuple(
+        [LayerInstant(alive(terms), count, walk.among) for terms, count in walk.instants()]
+    )
 
 
 def most_saving(arch: Architecture) -> Modules:
@@ -67,8 +69,9 @@ class _LayerBackward:
         """Its products with its input are left: one gradient of a gate and an up that are separate,
         both where experts have them in one tensor, and a gradient of the input for each product.
         """
-        width, rows = widest((module,)), module.saved_rows
-        left = self._saved(before) + (saved_bytes(rows[:1])[0] if rows else 0)
+        width, sizes = widest((module,)), saved_bytes(module.saved_rows)
+        inputs = max(1, sizes.index(max(sizes))) if sizes else 0  # rows before the widest
+        left = self._saved(before) + sum(sizes[:inputs])
         if module.experts > 1:
             return self._terms(left, 1 + module.used, width)
         return self._terms(left, 3, width // 2)

@@ -82,17 +82,17 @@ def alive(terms: Iterable[Term]) -> Alive:
 
 @record
 class LayerInstant:
-    """An instant of a layer's backward. ``terms``: what is left of its saved tensors, and what
+    """An instant of a layer's backward. ``alive``: what is left of its saved tensors, and what
     backward works on; ``gradients``: the elements of its weights that have gradients, all for
-    ``None``; ``among``: 1 where what the layer saved is in ``terms`` and not among the others'.
+    ``None``; ``among``: 1 where what the layer saved is in ``alive`` and not among the others'.
     """
 
-    terms: tuple[Term, ...]
+    alive: Alive
     gradients: int | None
     among: int
 
 
-UNKNOWN_LAYER = (LayerInstant((), None, 0),)
+UNKNOWN_LAYER = (LayerInstant(Alive((), 0), None, 0),)
 """The instants of a layer of which nothing is known."""
 
 
@@ -115,6 +115,7 @@ class Saved:
         self.layer_bytes = layer_bytes
         self._terms = tuple([each for each in made.terms if each.tier == "gpu"])
         self._at: dict[Position, Alive] = {}
+        self._of_layers: dict[int, Alive] = {}
 
     def at(self, position: Position) -> Alive:
         """What is alive at an instant."""
@@ -129,15 +130,21 @@ class Saved:
         """The instants of a layer's backward, from its last operation to its first."""
         return self._instants()
 
-    def before_layer(self, layers: int, whole: int) -> Alive:
-        """What is alive when ``layers`` have run and the next one has its input."""
-        done = self.of_layers(layers, whole)
-        return alive([*done.terms, *([self.stream] if self.stream is not None else [])])
+    @cached_property
+    def input(self) -> Alive:
+        """The input of a layer."""
+        return alive([self.stream] if self.stream is not None else [])
 
     def of_layers(self, layers: int, whole: int) -> Alive:
         """What is saved while ``layers`` of ``whole`` layers are left to run backward: of other
         micro-batches all, of this one what these layers have saved.
         """
+        found = self._of_layers.get(layers)
+        if found is None:
+            found = self._of_layers[layers] = self._left(layers, whole)
+        return found
+
+    def _left(self, layers: int, whole: int) -> Alive:
         around = [each for each in self._terms if _around_layers(each)]
         spread = [each for each in self.at("last layer").terms if not _around_layers(each)]
         others = [each for each in self._terms if each.name == OTHERS_IN_FLIGHT]

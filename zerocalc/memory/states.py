@@ -64,8 +64,9 @@ def states(
     backward whatever the stage, because reduction is deferred; in ``waiting_dtype``, if not in
     their own. ``owner_blocks``: into how many blocks the parameters are cut where each block has
     one owner. ``since``, ``until``: the first moment of gradients, where they are not made in
-    backward, and the last. ``reached``: elements that are reduced by the start of backward, and by
-    its end, where they are reduced one after the other. ``gradients``: whether the recipe's rows hold.
+    backward, and the last. ``reached``: elements that are reduced by the start of backward, and
+    by its end, where they are reduced one after the other. ``gradients``: whether the recipe's
+    rows of them hold.
     """
     terms: list[Term] = []
     shards = rank.shards
@@ -92,7 +93,7 @@ def states(
             blocks = owner_blocks if stage == 3 else None
             parts = [(row.name, moments, elements)]
             if kind == "gradients" and reached is not None and not accumulates:
-                parts = _as_reduced(row.name, elements, reached)
+                parts = _as_reduced(row.name, elements, reached, shards)
             for name, alive, amount in parts:
                 divided = shards if sharded else 1
                 terms.append(_row(row, kind, alive, assumption, amount, divided, blocks, name))
@@ -121,11 +122,13 @@ def states(
 
 
 def _as_reduced(
-    name: str, elements: int, reached: tuple[int, int]
+    name: str, elements: int, reached: tuple[int, int], shards: int
 ) -> list[tuple[str, tuple[Moment, ...], int]]:
-    """Gradients in the parts in which they are reduced: name, moments, elements."""
-    end = min(elements, reached[1])
-    start = min(end, reached[0])
+    """Gradients in the parts in which they are reduced: name, moments, elements; all but the last
+    part divide evenly, so that the parts' shards sum to the whole's.
+    """
+    end = min(elements, reached[1]) // shards * shards
+    start = min(end, reached[0]) // shards * shards
     parts = [
         (f"{name} reduced first", span("backward_start", "step"), start),
         (name, span("backward_end", "step"), end - start),

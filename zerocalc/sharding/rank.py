@@ -123,13 +123,6 @@ class Rank:
                 ]
             )
         found = [self.size(unit, trained=trained) for unit in self.units if unit.place == name]
-        if (
-            name == "head" and not found and self.arch is not None
-        ):  # a part of the one unit outside the layers
-            own = 0 if trained and self.adapters is not None else self.arch.vocab * self.arch.hidden
-            return ceil_div(
-                own + (self.adapters.after if self.adapters is not None else 0), self.split
-            )
         return max(found, default=0)
 
     def tensors(self, name: str, *, trained: bool = False) -> list[int]:
