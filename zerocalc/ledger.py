@@ -135,6 +135,23 @@ def term(
     )
 
 
+def alive_at(entry: Term, moments: tuple[Moment, ...]) -> Term:
+    """A term at other moments."""
+    if entry.moments == moments:
+        return entry
+    return Term(
+        entry.name,
+        entry.kind,
+        entry.tier,
+        entry.bytes,
+        moments,
+        entry.formula,
+        entry.inputs,
+        entry.source,
+        entry.assumption,
+    )
+
+
 def replaced(entry: T, **changes: Any) -> T:
     """A copy of a term or a collective with some fields changed."""
     return dataclasses.replace(entry, **changes)  # type: ignore[type-var]

@@ -18,7 +18,7 @@ from typing import Literal
 
 from zerocalc.formulas.buffers import held_bytes, held_in_group_bytes, held_share_bytes
 from zerocalc.formulas.formula import ceil_div
-from zerocalc.ledger import MOMENTS, Block, Kind, Moment, Term, block, replaced, span, term
+from zerocalc.ledger import MOMENTS, Block, Kind, Moment, Term, alive_at, block, span, term
 from zerocalc.memory.saved import Alive, Position, Saved
 from zerocalc.memory.states import states
 from zerocalc.schedule import Collective, Link, Op, Phase, collective
@@ -328,7 +328,7 @@ class Step:
                 alive.setdefault(id(made), (made, []))[1].append(moment)
         terms = [*self.spanning, *self.saved.elsewhere]
         for made, moments in alive.values():
-            terms += [replaced(made, moments=part) for part in _spans(moments)]
+            terms += [alive_at(made, part) for part in _spans(moments)]
         unknown = (*self._unknown, *self.saved.unknown)
         return block(terms, unknown, (*self.saved.assumptions, *self._assumptions))
 

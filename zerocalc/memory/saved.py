@@ -48,11 +48,6 @@ def _after_layers(made: Term) -> bool:
     return made.name == OTHERS_IN_FLIGHT or _through("backward_end", "step")(made)
 
 
-def _around_layers(made: Term) -> bool:
-    """What is there while layers run backward, whichever layer it is."""
-    return _through("forward", "backward_end")(made)
-
-
 ALIVE: dict[Position, Callable[[Term], bool]] = {
     "idle": lambda made: False,
     "first layer": _in_first_layer,
@@ -135,6 +130,14 @@ class Saved:
         """The input of a layer."""
         return alive([self.stream] if self.stream is not None else [])
 
+    @cached_property
+    def _kinds(self) -> tuple[list[Term], list[Term], list[Term]]:
+        """What is there whichever layer runs, what all layers save, and other micro-batches."""
+        around = [each for each in self._terms if _through("forward", "backward_end")(each)]
+        names = {each.name for each in around}
+        spread = [each for each in self.at("last layer").terms if each.name not in names]
+        return around, spread, [each for each in self._terms if each.name == OTHERS_IN_FLIGHT]
+
     def of_layers(self, layers: int, whole: int) -> Alive:
         """What is saved while ``layers`` of ``whole`` layers are left to run backward: of other
         micro-batches all, of this one what these layers have saved.
@@ -145,9 +148,7 @@ class Saved:
         return found
 
     def _left(self, layers: int, whole: int) -> Alive:
-        around = [each for each in self._terms if _around_layers(each)]
-        spread = [each for each in self.at("last layer").terms if not _around_layers(each)]
-        others = [each for each in self._terms if each.name == OTHERS_IN_FLIGHT]
+        around, spread, others = self._kinds
         if layers <= 0:
             return alive([*around, *others])
         if layers >= whole or (others and layers > whole // 2):
