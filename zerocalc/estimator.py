@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Literal
 
-from zerocalc.frameworks import HOMES, program
+from zerocalc.frameworks import program_of
+from zerocalc.frameworks.program import Program
 from zerocalc.frameworks.step import Step
 from zerocalc.ledger import (
     ACTIVATION_KINDS,
@@ -18,25 +19,15 @@ from zerocalc.ledger import (
     join,
     replaced,
 )
-from zerocalc.memory.buffers import (
-    DEFRAGMENTED,
-    buffers,
-    fragmentation,
-    gathered,
-    runtime,
-    secondary,
-    workspaces,
-)
+from zerocalc.memory.buffers import DEFRAGMENTED, fragmentation, runtime, workspaces
 from zerocalc.memory.saved import Saved
-from zerocalc.memory.states import states
-from zerocalc.results import AtPeak, Communication, Estimate, GpuMemory, HostMemory, Memory, Timing
-from zerocalc.schedule import NETWORK_FABRICS, Collective, Schedule, merge
+from zerocalc.results import AtPeak, Communication, Estimate, GpuMemory, HostMemory, Memory
+from zerocalc.schedule import NETWORK_FABRICS, VOLUME_FACTOR, Collective, Schedule, merge
 from zerocalc.sharding.rank import Rank, Share, rounded, shares
 from zerocalc.spec.base import FieldError, require
 from zerocalc.spec.framework import FrameworkStage
 from zerocalc.spec.job import Job
 from zerocalc.spec.recipe import DTYPE_BYTES
-from zerocalc.traffic.dp import data_parallel
 from zerocalc.traffic.model_parallel import model_parallel, unknown_traffic
 from zerocalc.traffic.placement import placed
 
@@ -95,56 +86,48 @@ def _on_rank(job: Job, holds: Rank, stage: int) -> tuple[Estimate, tuple[str, ..
         raise FieldError(
             "zero.stage", f"{stage} of {job.framework.name} cannot offload what is asked for"
         )
-    if job.framework.name in HOMES:
-        holds = rounded(holds, job, program(job.framework.name).pads(stage))
-        ledger, across = _run(job, holds, behaviour)
-        schedule = merge([across, model_parallel(job, holds)])
-    else:
-        holds = rounded(holds, job, behaviour.pads)
-        ledger = build_ledger(job, holds, behaviour)
-        across = (
-            _across(job, holds, behaviour)
-            if not holds.parts
-            else [each for part in holds.parts for each in _across(job, part, behaviour)]
-        )
-        groups = [across, model_parallel(job, holds)]
-        if job.zero.offloads:
-            from zerocalc.traffic.offload import offload_traffic  # most jobs keep all on the GPU
-
-            groups.append(offload_traffic(job, holds, behaviour, across, ledger.terms))
-        schedule = merge(groups)
+    plan = program_of(job.framework.program)
+    holds = rounded(holds, job, plan.pads(stage))
+    ledger, sent = _run(job, holds, behaviour, plan)
+    schedule = merge([sent, model_parallel(job, holds)])
     memory = _memory(job, ledger)
-    took = _took(job, holds, behaviour, schedule) if job.cluster.gpu is not None else None
-    sent = _communication(job, holds, schedule, stage)
+    time = None
+    if job.cluster.gpu is not None:
+        from zerocalc.sharding.work import work
+        from zerocalc.timing import timing
+
+        time = timing(job, work(job, holds), holds, plan.sharded_as(job, stage), schedule)
     answer = Estimate(
         behaviour.name,
         stage,
         memory,
-        sent,
-        took,
+        _communication(job, holds, schedule, stage),
+        time,
         _fits(job, memory),
         job.parallel.pipeline_stage if job.parallel.pp > 1 else None,
     )
     return answer, ledger.assumptions
 
 
-def _run(job: Job, holds: Rank, behaviour: FrameworkStage) -> tuple[Ledger, list[Collective]]:
-    """The framework's step on one rank: its ledger, and what data-parallel ranks send."""
+def _run(
+    job: Job, holds: Rank, behaviour: FrameworkStage, plan: Program
+) -> tuple[Ledger, list[Collective]]:
+    """The framework's step on one rank: its ledger, and what data-parallel ranks send. Routed
+    experts on ranks of their own run in a step beside that of the rest.
+    """
     blocks: list[Block] = []
     sent: list[Collective] = []
     saved = _saved(job, holds)
     for part in holds.parts or (holds,):
         step = Step(job, part, behaviour, Saved(EMPTY) if blocks else saved)
-        program(job.framework.name).run(step)
+        plan.run(step)
         blocks.append(_named(part, step.block()))
         sent += [
             each if part.group == "dp" else replaced(each, what=f"{each.what}{OF_EXPERTS}")
             for each in step.collectives
         ]
-    blocks += (
-        runtime(job.cluster.gpu),
-        workspaces(job.cluster, job.implementation, job.model),
-    )
+    blocks.append(runtime(job.cluster.gpu))
+    blocks.append(workspaces(job.cluster, job.implementation, job.model))
     if job.framework.note:
         blocks.append(block((), (), (job.framework.note,)))
     if job.model.quantised is not None and holds.stored is None:
@@ -152,72 +135,6 @@ def _run(job: Job, holds: Rank, behaviour: FrameworkStage) -> tuple[Ledger, list
     fraction = job.zero.fragmentation_fraction
     blocks.append(fragmentation(fraction, join(blocks)) if fraction else DEFRAGMENTED)
     return join(blocks), sent
-
-
-def _across(job: Job, part: Rank, behaviour: FrameworkStage) -> list[Collective]:
-    """What data-parallel ranks send each other of a part of the parameters."""
-    if behaviour.published:
-        sent = data_parallel(
-            job, part, behaviour.stage, behaviour.sync, job.overlaps(behaviour.stage)
-        )
-    else:
-        from zerocalc.traffic.framework import (
-            framework_traffic,  # what runs as published does without
-        )
-
-        sent = framework_traffic(job, part, behaviour)
-    return (
-        sent
-        if part.group == "dp"
-        else [replaced(entry, what=f"{entry.what}{OF_EXPERTS}") for entry in sent]
-    )
-
-
-def _took(job: Job, holds: Rank, behaviour: FrameworkStage, schedule: Schedule) -> Timing | None:
-    """The step's time; what computes it is read only where a GPU is named."""
-    from zerocalc.sharding.work import work
-    from zerocalc.timing import timing
-
-    return timing(job, work(job, holds), holds, _stage_of_rows(job, behaviour), schedule)
-
-
-def _stage_of_rows(job: Job, behaviour: FrameworkStage) -> int:
-    """The stage as which the recipe's rows are sharded."""
-    return behaviour.sharded_as(
-        overlapped=job.overlaps(behaviour.stage) and job.training.accumulation == 1
-    )
-
-
-def build_ledger(job: Job, holds: Rank, behaviour: FrameworkStage) -> Ledger:
-    """The ledger of one rank: the union of its blocks."""
-    stage = _stage_of_rows(job, behaviour)
-    kept = _kept(job, holds)
-    alike = holds.parts or (holds,)
-    parts: list[Block] = []
-    for part in alike:
-        parts += _sharded(job, part, behaviour, stage)
-    parts += (
-        kept,
-        runtime(job.cluster.gpu),
-        workspaces(job.cluster, job.implementation, job.model),
-    )
-    if not behaviour.published:
-        from zerocalc.memory.framework import held  # what runs as published does without
-
-        parts += [_named(part, held(job, part, behaviour, kept)) for part in alike]
-    if job.model.quantised is not None and holds.stored is None:
-        parts.append(DEQUANTISED)
-    if job.zero.offloads:
-        from zerocalc.memory.offload import rounding  # most jobs keep all on the GPU
-
-        parts.append(
-            rounding(
-                job, holds, behaviour, tuple([entry for part in parts for entry in part.terms])
-            )
-        )
-    fraction = job.zero.fragmentation_fraction
-    parts.append(fragmentation(fraction, join(parts)) if fraction else DEFRAGMENTED)
-    return join(parts)
 
 
 def _saved(job: Job, holds: Rank) -> Saved:
@@ -230,18 +147,6 @@ def _saved(job: Job, holds: Rank) -> Saved:
     return saved(job, holds, arch)
 
 
-def _kept(job: Job, holds: Rank) -> Block:
-    """Activations and logits; what counts them is read only where layers and their sequences are
-    known.
-    """
-    arch = holds.arch
-    if arch is None or not arch.saves:
-        return UNKNOWN_ACTIVATIONS
-    from zerocalc.memory.activations import activations
-
-    return activations(job, holds, arch)
-
-
 def _named(part: Rank, made: Block) -> Block:
     if part.group == "dp":
         return made
@@ -250,52 +155,6 @@ def _named(part: Rank, made: Block) -> Block:
         made.unknown,
         made.assumptions,
     )
-
-
-def _sharded(job: Job, holds: Rank, behaviour: FrameworkStage, stage: int) -> list[Block]:
-    """States, and what a stage as published holds beside them, of parameters that are sharded
-    alike.
-    """
-    zero, recipe, accumulates = job.zero, job.trained_recipe, job.training.accumulation > 1
-    rows = states(
-        recipe,
-        holds,
-        stage,
-        accumulates=accumulates,
-        whole_gradients=accumulates and job.defers,
-        waiting_dtype=job.dtype_of(behaviour.waiting_dtype) if behaviour.waiting_dtype else None,
-        owner_blocks=job.model.blocks if zero.gather == "broadcast" else None,
-        since=behaviour.gradients_from,
-        until=behaviour.gradients_until,
-        gradients=zero.chosen(None, behaviour.gradients_unless),
-    )
-    if zero.offloads:
-        from zerocalc.memory.offload import relocated  # as above
-
-        rows = relocated(job, rows, stage, behaviour)
-    out = [rows]
-    if behaviour.published:
-        out += [
-            buffers(
-                zero,
-                holds,
-                stage,
-                overlaps=job.overlaps(stage),
-                reduce_dtype=job.reduce_dtype,
-                gather_dtype=recipe.gather,
-                reduce_buffers=behaviour.reduce_buffers,
-            ),
-            secondary(holds, zero.secondary_group, stage, job.gather_dtype),
-            gathered(
-                holds,
-                stage,
-                gather_dtype=job.gather_dtype,
-                adapter_dtype=recipe.gather,
-                units_in_flight=job.framework.units_in_flight,
-                brought=zero.offload_params != "none",
-            ),
-        ]
-    return out if holds.group == "dp" else [_named(holds, made) for made in out]
 
 
 def _memory(job: Job, ledger: Ledger) -> Memory:
@@ -346,14 +205,7 @@ def _communication(job: Job, holds: Rank, schedule: Schedule, stage: int) -> Com
     elements = schedule.volume_elements(
         {**DTYPE_BYTES, "int8": DTYPE_BYTES[job.gather_dtype]} if job.quantises else DTYPE_BYTES
     )
-    baseline = elements
-    if stage:
-        baseline = sum(
-            [
-                Schedule(tuple(data_parallel(job, part, 0, "step"))).volume_elements(DTYPE_BYTES)
-                for part in holds.parts or (holds,)
-            ]
-        )
+    baseline = elements if not stage else _all_reduced(job, holds)
     placements = tuple([placed(job, entry) for entry in schedule.collectives])
     across = sum([where.inter_node_bytes for where in placements])
     return Communication(
@@ -367,6 +219,17 @@ def _communication(job: Job, holds: Rank, schedule: Schedule, stage: int) -> Com
         unknown=unknown_traffic(job, holds),
         collectives=schedule.collectives,
         placements=placements,
+    )
+
+
+def _all_reduced(job: Job, holds: Rank) -> int:
+    """Elements per rank and step that stage 0 sends: all gradients, all-reduced ([ZeRO] §7.1)."""
+    return sum(
+        [
+            VOLUME_FACTOR["all_reduce"] * part.trainable
+            for part in holds.parts or (holds,)
+            if (job.reducing(0) if part.group == "dp" else part.shards) > 1
+        ]
     )
 
 

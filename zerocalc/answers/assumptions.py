@@ -170,14 +170,18 @@ def assumed(job: Job, timed: bool) -> list[str]:
         for stage in chosen
         if stage.meaning
     ]
-    published = any(stage.published for stage in chosen)
+    buckets = job.framework.options is None or "buffers" in job.framework.options
     if job.shards > 1:
-        if published and zero.buffers == "constant":
+        if buckets and zero.buffers == "constant":
             sizes = dict.fromkeys((zero.reduce_bucket_size, zero.allgather_bucket_size))
             out.append(
                 f"C_B: buckets of up to {' and '.join(f'{size:,}' for size in sizes)} elements"
             )
-        if published and 3 in job.stages and not (job.model.is_bare and job.model.blocks is None):
+        if (
+            job.framework.units_in_flight > 1
+            and 3 in job.stages
+            and not (job.model.is_bare and job.model.blocks is None)
+        ):
             out.append(
                 f"stage 3 holds {job.framework.units_in_flight} layers gathered, beside "
                 "the embedding or head in use"

@@ -4,6 +4,7 @@ chosen and changes nothing.
 
 from __future__ import annotations
 
+from zerocalc.frameworks import program_of
 from zerocalc.ledger import DYNAMIC_KINDS
 from zerocalc.quantities import format_gib
 from zerocalc.results import Estimate, display_name
@@ -128,8 +129,8 @@ def _padding(job: Job) -> list[str]:
     ranks, cut along their first dimension.
     """
     own, holds = shares(job)[0]
-    for behaviour in [job.framework.stage(stage) for stage in job.stages]:
-        whole = rounded(holds, own, behaviour.pads)
+    for stage in job.stages:
+        whole = rounded(holds, own, program_of(job.framework.program).pads(stage))
         more = max(part.padded / part.parameters for part in whole.parts or (whole,)) - 1
         if more > MUCH_PADDING:
             return [

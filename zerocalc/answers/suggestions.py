@@ -10,6 +10,7 @@ from itertools import product
 from operator import le
 
 from zerocalc.estimator import estimate
+from zerocalc.frameworks import program_of
 from zerocalc.ledger import record
 from zerocalc.quantities import format_gib
 from zerocalc.results import Estimate, cheapest, display_name
@@ -152,7 +153,7 @@ class _Search:
             return self.best(_changed(job, "cluster", gpus=gpus), last) is not None
 
         upper = job.cluster.gpus
-        padded = any(job.framework.stage(stage).pads != "none" for stage in last)
+        padded = any(program_of(job.framework.program).pads(stage) != "none" for stage in last)
         if not any(
             fits(upper * max(1, many // upper)) for many in (MANY_GPUS if padded else MANY_GPUS[:1])
         ):

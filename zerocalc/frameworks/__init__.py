@@ -19,7 +19,7 @@ HOMES = {
 """Where the program of each framework is; a start loads just the one it needs."""
 
 
-def program(name: str) -> Program:
+def program_of(name: str) -> Program:
     """The program of a framework."""
     file, _, what = HOMES[name].partition(".")
     found: Program = getattr(import_module(f"zerocalc.frameworks.{file}"), what)

@@ -32,7 +32,7 @@ def run(step: Step) -> None:
 
 def ddp(step: Step) -> None:
     """FSDP1's NO_SHARD: every rank has all parameters, and the units' gradients are all-reduced."""
-    units = ShardedUnits(step)
+    units = ShardedUnits(step, in_place=True)
     step.keep(step.states())
 
     step.forward()
@@ -61,7 +61,7 @@ class Sharded:
     """
 
     def __init__(self, step: Step) -> None:
-        self.step, self.units = step, ShardedUnits(step)
+        self.step, self.units = step, ShardedUnits(step, in_place=is_fsdp1(step.job))
         self.offload = Offload(step, offloading(step.job))
         self.frees = step.stage == 3
         self.rooted = self.units.last == "root"
@@ -286,7 +286,7 @@ def is_fsdp1(job: Job) -> bool:
     """Whether FSDP1 runs the job: it differs from FSDP2 in what it keeps while nothing is reduced,
     in what it gathers into, and in what it pins.
     """
-    return job.framework.name == FSDP1
+    return job.framework.program == FSDP1
 
 
 def offloading(job: Job) -> Offloading:

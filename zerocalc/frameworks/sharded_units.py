@@ -26,9 +26,10 @@ class ShardedUnits:
 
     A parameter count without an architecture has no known units: all of it is gathered and reduced
     at once. Adapters are part of their layer's unit, or each of their matrices is a unit.
+    ``in_place``: a gather writes into the parameters, without an output of its own.
     """
 
-    def __init__(self, step: Step) -> None:
+    def __init__(self, step: Step, *, in_place: bool) -> None:
         self.step, self.rank, job = step, step.rank, step.job
         self._parts: dict[tuple[str, bool], int] = {}
         self.known = self.rank.units[0].known
@@ -41,7 +42,7 @@ class ShardedUnits:
             and self.rank.adapters is not None
             and self.rank.split == 1
         )
-        self.in_place = job.framework.name == "fsdp1"
+        self.in_place = in_place
         self.adapter_dtype = job.trained_recipe.gather
         self.two_dtypes = job.model.lora is not None and self.adapter_dtype != job.gather_dtype
 

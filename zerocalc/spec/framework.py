@@ -1,229 +1,154 @@
-"""The framework: how states are sharded, gathered and reduced, as data."""
+"""The framework: the facts about it that a job is checked against. What it does in a step is a
+program, in zerocalc/frameworks.
+"""
 
-from functools import cached_property
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BeforeValidator, Field, StrictBool, ValidationError, model_validator
+from pydantic import Field, StrictBool, model_validator
 
+from zerocalc import presets
 from zerocalc.quantities import Whole, shown
-from zerocalc.spec.base import LONGEST_PATH, FieldError, Spec, explain
-
-if TYPE_CHECKING:
-    from zerocalc.spec.framework_offload import Offload
+from zerocalc.spec.base import LONGEST_PATH, FieldError, Spec
 
 Stage = Annotated[int, Field(ge=0, le=3, strict=True)]
-Moment = Literal["load", "forward", "loss", "backward_start", "backward_end", "step"]
-Choice = Literal[
-    "grad_sync",
-    "secondary_group",
-    "reduce_to_owner",
-    "grad_accum_dtype",
-    "contiguous_gradients",
-    "quantised_weights",
-    "quantised_gradients",
-    "offload_optimizer",
-    "offload_params",
-]
-"""Options of ZeRO's by which rows are there or not."""
+Tier = Literal["cpu", "nvme"]
+OF_ITS_OWN = frozenset({"name", "title", "source", "note", "like"})
+"""Fields that a framework like another one always has for itself."""
 
 
-def _rows(value: Any, of: str) -> Any:
-    """A stage's rows, validated on their own: the published stages have none, and a start should
-    not pay for their classes.
-    """
-    if not isinstance(value, (list, tuple)):
-        raise ValueError(f"{shown(value)} is not a list")
-    if not value:
-        return ()
-    from zerocalc.spec import framework_rows
+class Offloading(Spec):
+    """The tiers on which a stage can keep states."""
 
-    spec: type[Spec] = getattr(framework_rows, of)
-    out = []
-    for number, row in enumerate(value):
-        try:
-            out.append(spec.model_validate(row))
-        except ValidationError as error:
-            path, text = explain(error, spec)
-            place = f"{number}.{path}" if path else f"{number}"
-            raise ValueError(f"{shown(place)}: {text}") from None
-    return tuple(out)
+    optimizer: tuple[Tier, ...] = ()
+    """Where the optimizer states, with sharded gradients, may be."""
+    params: tuple[Tier, ...] = ()
+    """Where the parameters may be."""
+    together: StrictBool = False
+    """Whether one goes only with the other, to the same tier."""
 
-
-def _moves(value: Any) -> Any:
-    return _rows(value, "Move")
-
-
-def _holds(value: Any) -> Any:
-    return _rows(value, "Holding")
-
-
-class Unread(dict[str, Any]):
-    """A table that is validated only where it is asked for; like all of a job, hashable by
-    value.
-    """
-
-    def __hash__(self) -> int:  # type: ignore[override]
-        return hash(frozenset(self))
-
-
-def _table(value: Any) -> Any:
-    if value is not None and not isinstance(value, dict):
-        raise ValueError(f"{shown(value)} is not a table of fields")
-    return None if value is None else Unread(value)
-
-
-if TYPE_CHECKING:
-    from zerocalc.spec.framework_offload import Offload
-    from zerocalc.spec.framework_rows import Holding, Move
-
-    Moves = tuple[Move, ...]
-    Holds = tuple[Holding, ...]
-else:
-    Moves = Annotated[Any, BeforeValidator(_moves)]
-    Holds = Annotated[Any, BeforeValidator(_holds)]
+    def takes(self, optimizer: str, params: str) -> bool:
+        """Whether the optimizer and the parameters can be there; ``none`` is the GPU."""
+        if self.together and optimizer != params:
+            return False
+        return (optimizer == "none" or optimizer in self.optimizer) and (
+            params == "none" or params in self.params
+        )
 
 
 class FrameworkStage(Spec):
-    """One ZeRO stage as a framework runs it; ``meaning`` is what the framework calls it, and how
-    that differs.
-
-    ``sync``: whether gradients are reduced once a step or after every micro-batch. ``states``: the
-    stage as which the recipe's rows are sharded, where that is another one,
-    ``states_if_overlapped`` where reduction overlaps backward and nothing accumulates.
-    ``gradients_unless``: options in whose place rows of the stage's own stand for gradients.
-    ``pads``: how shards are rounded up. ``gradients_from``: where gradients lie in a buffer for
-    good, the moment from which there is one. ``gradients_until``: the last moment of gradients.
-    ``waiting_dtype``: in which sharded gradients are kept whole while their reduction is deferred,
-    if not in their own dtype. ``weights_first``: linear layers give the gradient of their weight
-    before that of their bias. ``offload``: what it can keep elsewhere than on the GPU
-    (framework_offload.py). A stage without ``moves`` and ``holds`` runs as [ZeRO] describes, by
-    ZeRO's options: ``reduce_buffers`` are its buckets held at once when reduction overlaps
-    backward, which it does, unless told otherwise, where it ``overlaps``.
-    """
+    """A ZeRO stage as a framework offers it."""
 
     stage: Stage
+    """0 (nothing sharded) to 3 (parameters too)."""
     name: Annotated[str, Field(max_length=40)]
+    """ddp, zero-1, zero-2 or zero-3."""
     meaning: Annotated[str, Field(max_length=200)] | None = None
+    """What the framework calls the stage, and how that differs from ZeRO's."""
     sync: Literal["step", "micro_batch"]
-    states: Stage | None = None
-    states_if_overlapped: Stage | None = None
-    gradients_unless: tuple[Choice, ...] = ()
-    pads: Literal["none", "first_dimension", "tensor", "flat", "flat_twice", "aligned"] = "none"
-    reduce_buffers: Whole = 1
+    """How often gradients are reduced: once a step, or after every micro-batch."""
     overlaps: StrictBool = True
-    gradients_from: Literal["load"] | None = None
-    gradients_until: Literal["backward_end", "step"] = "step"
-    waiting_dtype: Literal["gather", "reduce"] | None = None
-    weights_first: StrictBool = False
-    moves: Moves = ()
-    holds: Holds = ()
-    offload: Annotated[Any, BeforeValidator(_table)] = None
-
-    @cached_property
-    def offloading(self) -> "Offload | None":
-        """What the stage can keep elsewhere than on the GPU; its class is read only where that is
-        asked for.
-        """
-        if self.offload is None:
-            return None
-        from zerocalc.spec.framework_offload import Offload
-
-        try:
-            return Offload.model_validate(self.offload)
-        except ValidationError as error:
-            path, text = explain(error, Offload)
-            raise FieldError(
-                "framework.stages",
-                f"stage {self.stage}: offload{'.' if path else ''}{path}: {text}",
-            ) from None
-
-    @property
-    def published(self) -> bool:
-        """Whether the stage runs as [ZeRO] describes, by its options."""
-        return not self.moves and not self.holds
-
-    @property
-    def copies_alike(self) -> bool:
-        """Whether states may be sharded within groups that each hold a copy: whether there is
-        something that keeps the copies alike.
-        """
-        return bool(self.stage) and (
-            self.published or any(move.over == "replicas" for move in self.moves)
-        )
-
-    def sharded_as(self, *, overlapped: bool) -> int:
-        """The stage as which the recipe's rows are sharded; ``overlapped``: reduction overlaps
-        backward, and nothing accumulates.
-        """
-        other = (
-            self.states_if_overlapped
-            if overlapped and self.states_if_overlapped is not None
-            else self.states
-        )
-        return self.stage if other is None else other
+    """Whether communication overlaps compute unless the job says otherwise."""
+    copies: StrictBool = False
+    """Whether there may be several copies of the shards, kept alike (hybrid sharding)."""
+    offload: Offloading | None = None
+    """Where states may be instead of on the GPU; nowhere else for ``None``."""
 
 
 class Framework(Spec):
-    """Behaviour that differs between frameworks; ``paper`` is what [ZeRO] describes.
+    """What differs between frameworks. ``paper`` is ZeRO as published.
 
-    ``wraps``: whether what stands outside the layers is one unit (``root``) or embedding and head
-    are one each (``ends``). ``adapters``: whether they are in their layers' units, or ``each``
-    matrix is one of its own. ``casts``: whether it casts all parameters to compute's dtype,
-    adapters too. ``options``: those of ZeRO's choices that mean something to it, all if none are
-    named. ``splits``: the ways in which it divides a layer among GPUs, all if none are named;
-    others are counted where they are asked for, and never suggested. ``ends_as_layers``: as how
-    many layers the embedding counts, and the head, when layers are dealt to pipeline stages;
-    ``uneven_stages``: whether layers that do not divide are dealt at all, to the first ones;
-    ``pipelines_defer``: whether pipelines reduce gradients, and gather weights that stay, once a
-    step. ``vocab_multiple``: it pads the vocabulary to a multiple of this and tp. ``experts_at``:
-    the stages beside which routed experts can be dealt to ranks of their own; ``experts_divided``:
-    whether those are then divided as tensor parallelism divides the rest, unless told otherwise.
-    ``context``: how context-parallel ranks come by each other's keys and values: from neighbour to
-    neighbour (``ring``), all at once (``all_gather``, gradients from neighbour to neighbour), or
-    each takes some heads of all tokens (``all_to_all``).
+    A framework of your own is like a known one, with some of its fields changed:
+    ``{"name": "mine", "like": "fsdp2", "source": "…", "wraps": "ends"}``.
     """
 
     name: Annotated[str, Field(min_length=1, max_length=60)]
+    """What it is called."""
+    like: Annotated[str, Field(max_length=60)] = ""
+    """The framework whose program it runs: itself unless told otherwise."""
     title: Annotated[str, Field(max_length=200)] = ""
+    """What it is, in words."""
     source: Annotated[str, Field(max_length=2000)]
+    """Where its behaviour was read or measured."""
     recipe: Annotated[str, Field(max_length=LONGEST_PATH)]
+    """The recipe that a job takes unless it names another."""
     implementation: Annotated[str, Field(max_length=LONGEST_PATH)]
-    units_in_flight: Whole
+    """The layer implementation that a job takes unless it names another."""
+    units_in_flight: Whole = 1
+    """Layers that are gathered at once at stage 3 (of ZeRO as published)."""
     wraps: Literal["ends", "root"] = "ends"
+    """What is outside the layers: one unit (``root``), or embedding and head one each."""
     adapters: Literal["layer", "each"] = "layer"
+    """Whether adapters are in their layer's unit, or each matrix is a unit of its own."""
     casts: StrictBool = False
+    """Whether all parameters are cast to the compute dtype, adapters too."""
     options: tuple[str, ...] | None = None
+    """The fields of ``zero`` that it offers; all of them for ``None``."""
+    all_reduce_at: tuple[Stage, ...] = ()
+    """Stages of which ``grad_sync = all-reduce`` is a variant, where that is only some."""
     ends_as_layers: Annotated[int, Field(ge=0, le=1, strict=True)] = 0
+    """As how many layers embedding and head count each when layers are assigned to pipeline
+    stages.
+    """
     uneven_stages: StrictBool = True
+    """Whether layers that do not divide evenly are assigned to pipeline stages at all."""
     pipelines_defer: StrictBool = False
+    """Whether pipelines reduce gradients, and gather weights that stay, once a step."""
     vocab_multiple: Whole | None = None
+    """The vocabulary is padded to a multiple of this times tp."""
     experts_at: tuple[Stage, ...] = ()
+    """Stages at which routed experts can be on ranks of their own."""
     experts_divided: StrictBool = True
+    """Whether those are divided as tensor parallelism divides the rest, unless told otherwise."""
     context: Literal["ring", "all_gather", "all_to_all"] = "ring"
+    """How context-parallel ranks get each other's keys and values: from neighbour to neighbour, all
+    at once, or each takes some heads of all tokens.
+    """
     splits: tuple[Literal["tp", "sequence_parallel"], ...] | None = None
+    """The ways in which it divides a layer among GPUs, all for ``None``; others are counted where
+    they are asked for, and never suggested.
+    """
     note: Annotated[str, Field(max_length=500)] | None = None
+    """An assumption to print with every answer."""
     stages: Annotated[tuple[FrameworkStage, ...], Field(min_length=1, max_length=4)]
+    """The stages that it offers, in rising order."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _as_another(cls, data: Any) -> Any:
+        """The fields of the framework that this one is like, with its own over them."""
+        if not isinstance(data, dict) or "stages" in data or not isinstance(data.get("like"), str):
+            return data
+        whole = presets.load("frameworks", data["like"])
+        for key in data:
+            if key in cls.model_fields and key not in whole and key not in OF_ITS_OWN:
+                raise FieldError(f"framework.{key}", f"{data['like']} has no such choice")
+        return {**whole, **data}
 
     @model_validator(mode="after")
     def _check(self) -> Self:
         numbers = [stage.stage for stage in self.stages]
         if numbers != sorted(set(numbers)):
             raise FieldError("framework.stages", "are not in rising order, each once")
-        for stage in self.stages:
-            if not stage.published:  # whose rows are paid for already
-                _ = stage.offloading
+        if not presets.is_preset("frameworks", self.program):
+            known = ", ".join(presets.names("frameworks"))
+            text = f"name the framework that it is like: one of {known}"
+            raise FieldError("framework.like", text)
         return self
+
+    @property
+    def program(self) -> str:
+        """The name of the program that it runs."""
+        return self.like or self.name
 
     def offers(self, way: str) -> bool:
         """Whether it divides a layer in that way."""
         return self.splits is None or way in self.splits
 
     def stage(self, number: int) -> FrameworkStage:
-        """The behaviour at a stage; `FieldError` where the framework lacks it."""
+        """A stage's facts; `FieldError` where the framework lacks it."""
         for stage in self.stages:
             if stage.stage == number and not isinstance(number, bool):
                 return stage
         have = ", ".join(str(stage.stage) for stage in self.stages)
-        raise FieldError(
-            "zero.stage", f"{shown(number)} is not a stage of {self.name}; it has {have}"
-        )
+        text = f"{shown(number)} is not a stage of {self.name}; it has {have}"
+        raise FieldError("zero.stage", text)

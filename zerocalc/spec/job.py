@@ -220,7 +220,7 @@ class Job(Spec):
 
     def can_offload(self, stage: FrameworkStage) -> bool:
         """Whether a stage can keep elsewhere than on the GPU what is to be kept there."""
-        return stage.offloading is not None and stage.offloading.takes(
+        return stage.offload is not None and stage.offload.takes(
             self.zero.offload_optimizer, self.zero.offload_params
         )
 
@@ -341,11 +341,8 @@ class Job(Spec):
         self._check_time()
         for stage in z.stage or ():
             self.framework.stage(stage)
-        if (
-            z.grad_sync == "all-reduce"
-            and 1 not in self.stages
-            and self.framework.stage(self.stages[0]).published
-        ):
+        variants = self.framework.all_reduce_at
+        if z.grad_sync == "all-reduce" and variants and not set(variants) & set(self.stages):
             raise FieldError(
                 "zero.grad_sync",
                 "all-reduce is a variant of stage 1, which is not among the stages asked for",
@@ -439,7 +436,7 @@ class Job(Spec):
                 "over whom experts' are shared",
             )
         for stage in self.stages if z.shard_group and z.shard_group < every else ():
-            if not self.framework.stage(stage).copies_alike and (stage or len(self.stages) == 1):
+            if not self.framework.stage(stage).copies and (stage or len(self.stages) == 1):
                 raise FieldError(
                     "zero.shard_group",
                     f"{self.framework.name} keeps no copies of shards at stage "
@@ -447,7 +444,7 @@ class Job(Spec):
                 )
 
     def _with_copies(self) -> str:
-        able = [str(stage.stage) for stage in self.framework.stages if stage.copies_alike]
+        able = [str(stage.stage) for stage in self.framework.stages if stage.copies]
         return f"; it does at {', '.join(able)}: name one with zero.stage" if able else ""
 
     def _check_activations(self) -> None:

@@ -69,7 +69,7 @@ def check_offload(job: Job) -> None:
 def _unable(job: Job, stages: tuple[FrameworkStage, ...]) -> FieldError:
     """What no stage of the framework can do, and what would be possible."""
     zero, name = job.zero, job.framework.name
-    offloads = [stage.offloading for stage in stages if stage.offloading is not None]
+    offloads = [stage.offload for stage in stages if stage.offload is not None]
     if not offloads:
         return FieldError(
             "zero.offload_optimizer" if zero.offload_optimizer != "none" else "zero.offload_params",
