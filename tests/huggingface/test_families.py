@@ -394,7 +394,7 @@ WRONG: list[Any] = [None, -1, 0, True, 1.5, 10**9, 10**30, "x", [], {}, [1], {"a
 
 
 def read_by(model_type: str, config: dict[str, Any]) -> frozenset[str]:
-    """The keys that a family's expressions read; none of a family that is described by its kind."""
+    """The keys that a family's expressions read."""
     family = find(model_type, config.get("architectures") or [])
     return family.read() if family is not None else frozenset()
 
