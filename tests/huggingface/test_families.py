@@ -101,6 +101,15 @@ def test_every_file_is_a_family(name: str) -> None:
                 )
 
 
+@pytest.mark.parametrize(
+    "changes",
+    [{"layers": [{"count": 1, "modules": []}]}, {"kind": None}, {"dimensions": {}, "dropouts": []}],
+)
+def test_a_family_has_dimensions_of_a_kind_or_modules(changes: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="a family has a kind with its dimensions, or modules"):
+        FamilyFile.model_validate(presets.load("families", "llama") | changes)
+
+
 def test_no_two_files_count_the_same_class_of_a_model_type() -> None:
     files = [
         FamilyFile.model_validate(presets.load("families", name))

@@ -251,16 +251,17 @@ def find(model_type: str, architectures: list[str]) -> FamilyFile | None:
     Of several it is the one that counts a class named in ``architectures``, or else the one called
     like the type: its causal language model.
     """
-    candidates: list[FamilyFile] = []
+    others: list[FamilyFile] = []
     files = (presets.folder() / "families").glob("*.toml")
     for file in sorted(files, key=lambda file: (file.stem != model_type, file.stem)):
         text = file.read_text("utf-8")
         if f'"{model_type}"' in text:  # most files need not be parsed
             family = FamilyFile.model_validate(presets.parse_toml(text, file.name))
             if model_type in family.model_types:
-                candidates.append(family)
-    named = [family for family in candidates if set(architectures) & set(family.architectures)]
-    return next(iter(named or candidates), None)
+                if not architectures or set(architectures) & set(family.architectures):
+                    return family
+                others.append(family)
+    return others[0] if others else None
 
 
 def model_types() -> list[str]:
