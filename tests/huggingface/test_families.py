@@ -103,7 +103,12 @@ def test_every_file_is_a_family(name: str) -> None:
 
 @pytest.mark.parametrize(
     "changes",
-    [{"layers": [{"count": 1, "modules": []}]}, {"kind": None}, {"dimensions": {}, "dropouts": []}],
+    [
+        {"layers": [{"count": 1, "modules": []}]},
+        {"kind": None},
+        {"kind": None, "dimensions": {}},
+        {"dimensions": {}},
+    ],
 )
 def test_a_family_has_dimensions_of_a_kind_or_modules(changes: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="a family has a kind with its dimensions, or modules"):

@@ -108,9 +108,10 @@ class FamilyFile(Spec):
 
     @model_validator(mode="after")
     def _one_description(self) -> Self:
-        of_a_kind = bool(self.dimensions or self.nullable or self.dropouts)
-        modules = bool(self.before or self.layers or self.after)
-        if of_a_kind != (self.kind is not None) or (of_a_kind and modules):
+        of_a_kind = self.kind is not None
+        modules = self.before or self.layers or self.after
+        others = modules if of_a_kind else self.nullable or self.dropouts
+        if bool(self.dimensions) != of_a_kind or others:
             raise ValueError("a family has a kind with its dimensions, or modules")
         return self
 
