@@ -52,7 +52,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "presets": {"quantities"},
     "spec": {"spec", "quantities", "presets"},
     "configs": {"configs", "spec", "quantities", "presets"},
-    "huggingface": {"huggingface", "configs", "spec", "quantities", "presets"},
+    "huggingface": {"huggingface", "spec", "quantities", "presets"},
     "model": {"model", "huggingface", "spec", "formulas", "ledger", "presets"},
     "sharding": {"sharding", "frameworks", "model", "spec", "formulas", "ledger"},
     "frameworks": {"frameworks", "sharding", "model", "spec", "formulas", "ledger", "schedule"},
@@ -148,7 +148,6 @@ FRAMEWORKS = re.compile(
 NAMED_AFTER = {
     "frameworks": "what they do",
     "configs": "readers of tools' files",
-    "huggingface": "tells other tools' files apart",
     "papers": "names of published tables",
     "sources": "tags of papers",
     "answers/other_tools.py": "names of tools that we compare with",

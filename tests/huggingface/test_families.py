@@ -101,6 +101,20 @@ def test_every_file_is_a_family(name: str) -> None:
                 )
 
 
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"layers": [{"count": 1, "modules": []}]},
+        {"kind": None},
+        {"kind": None, "dimensions": {}},
+        {"dimensions": {}},
+    ],
+)
+def test_a_family_has_dimensions_of_a_kind_or_modules(changes: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="a family has a kind with its dimensions, or modules"):
+        FamilyFile.model_validate(presets.load("families", "llama") | changes)
+
+
 def test_no_two_files_count_the_same_class_of_a_model_type() -> None:
     files = [
         FamilyFile.model_validate(presets.load("families", name))
@@ -394,7 +408,7 @@ WRONG: list[Any] = [None, -1, 0, True, 1.5, 10**9, 10**30, "x", [], {}, [1], {"a
 
 
 def read_by(model_type: str, config: dict[str, Any]) -> frozenset[str]:
-    """The keys that a family's expressions read; none of a family that is described by its kind."""
+    """The keys that a family's expressions read."""
     family = find(model_type, config.get("architectures") or [])
     return family.read() if family is not None else frozenset()
 

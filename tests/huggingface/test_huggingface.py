@@ -12,16 +12,10 @@ from typing import Any
 
 import pytest
 
+from zerocalc import presets
 from zerocalc.huggingface.config import load_model, model_from_config
-from zerocalc.huggingface.family_file import model_types
-from zerocalc.huggingface.flat_families import (
-    BY_MODEL_TYPE,
-    FAMILIES,
-    GUARDED,
-    NEUTRAL,
-    REQUIRED,
-    Key,
-)
+from zerocalc.huggingface.family_file import FamilyFile, model_types
+from zerocalc.huggingface.known_keys import GUARDED, NEUTRAL
 from zerocalc.model.architecture import Architecture
 from zerocalc.model.build import architecture
 from zerocalc.model.module import Module
@@ -36,6 +30,14 @@ with (DATA / "config_counts.csv").open(newline="") as stream:
     COUNTS = {row["name"]: int(row["total"]) for row in csv.DictReader(stream)}
 LLAMA = json.loads((CONFIGS / "llama-3.1-8b.json").read_text())
 GPT2 = json.loads((CONFIGS / "gpt2.json").read_text())
+KINDS = {
+    model_type: family
+    for name in presets.names("families")
+    if "kind" in (table := presets.load("families", name))
+    for family in [FamilyFile.model_validate(table)]
+    for model_type in family.model_types
+}
+"""The families that are described by the dimensions of a kind."""
 
 
 def counted(model: Model) -> Architecture:
@@ -103,8 +105,8 @@ def test_children_of_a_layer(name: str) -> None:
 
 def test_every_family_has_a_built_class() -> None:
     built = {entry["config"]["model_type"] for entry in TENSORS.values()}
-    assert built >= BY_MODEL_TYPE.keys()
-    assert built <= {*BY_MODEL_TYPE, *model_types()}
+    assert built >= KINDS.keys()
+    assert built <= set(model_types())
 
 
 def test_the_model_survives_a_saved_job() -> None:
@@ -240,14 +242,9 @@ def test_other_unknown_keys_are_noted() -> None:
 
 
 def test_neutral_keys_are_neutral() -> None:
-    for family in FAMILIES:
-        fields = {
-            spelling
-            for fact in family.fields.values()
-            if isinstance(fact, Key)
-            for spelling in fact.spellings
-        }
-        assert not (NEUTRAL | family.neutral) & (fields | family.dropouts.keys() | GUARDED.keys())
+    for family in KINDS.values():
+        read = family.known_keys() - {*family.neutral, "hidden_act"}
+        assert not (NEUTRAL | set(family.neutral)) & (read | GUARDED.keys())
     assert not NEUTRAL & GUARDED.keys()
 
 
@@ -341,23 +338,29 @@ def test_a_whole_float_is_whole() -> None:
     assert read(LLAMA | {"hidden_size": 4096.0}).hidden == 4096
 
 
-@pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.model_type)
-def test_required_dimensions(family: Any) -> None:
+@pytest.mark.parametrize("model_type", KINDS)
+def test_required_dimensions(model_type: str) -> None:
     config = next(
-        entry["config"]
-        for entry in TENSORS.values()
-        if entry["config"]["model_type"] == family.model_type
+        entry["config"] for entry in TENSORS.values() if entry["config"]["model_type"] == model_type
     )
-    required = [
-        fact for fact in family.fields.values() if isinstance(fact, Key) and fact.absent == REQUIRED
-    ]
-    assert {"vocab_size"} < {fact.spellings[0] for fact in required}
-    assert len(required) >= 5
-    for fact in required:
+    family = KINDS[model_type]
+    assert {"vocab_size"} < set(family.required)
+    assert len(family.required) >= 5
+    for key in family.required:
+        spellings = {key, *family.aliases.get(key, [])}
         assert (
-            refusal({key: value for key, value in config.items() if key not in fact.spellings})
-            == f"config.json: {fact.spellings[0]} is missing"
+            refusal({name: value for name, value in config.items() if name not in spellings})
+            == f"config.json: {key} is missing"
         )
+
+
+@pytest.mark.parametrize("model_type", KINDS)
+def test_every_key_of_a_dimension_is_required_optional_or_has_a_default(model_type: str) -> None:
+    family = KINDS[model_type]
+    assert family.dimensions.keys() <= Model.model_fields.keys()
+    described = [*family.required, *family.optional, *family.defaults]
+    assert sorted(described) == sorted({*family.read(), *family.dropouts})
+    assert {*family.nullable} <= {*family.required, *family.optional}
 
 
 @pytest.mark.parametrize("bad", [None, 0, 1, "true", [True]])

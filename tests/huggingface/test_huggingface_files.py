@@ -12,8 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.huggingface.test_huggingface import KINDS
 from zerocalc.huggingface.config import load_model, model_from_config, read_config
-from zerocalc.huggingface.flat_families import BY_MODEL_TYPE, GUARDED, NEUTRAL, Key
+from zerocalc.huggingface.known_keys import GUARDED, NEUTRAL
 from zerocalc.model.build import architecture
 from zerocalc.presets import PresetError
 from zerocalc.spec.model import Model
@@ -80,9 +81,7 @@ def test_a_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert load_model("model/config.json").source == "config.json"
 
 
-SEEDS = [
-    entry["config"] for entry in TENSORS.values() if entry["config"]["model_type"] in BY_MODEL_TYPE
-]
+SEEDS = [entry["config"] for entry in TENSORS.values() if entry["config"]["model_type"] in KINDS]
 ABSURD = [
     0,
     -1,
@@ -123,12 +122,16 @@ def holds(config: dict[str, Any]) -> None:
     assert text.isprintable()
 
 
+def spellings(config: dict[str, Any], field: str) -> list[str]:
+    """The keys that a config may keep a dimension under."""
+    family = KINDS[config["model_type"]]
+    key = str(family.dimensions[field])
+    return [key, *family.aliases.get(key, [])]
+
+
 def complete(config: dict[str, Any], model: Model) -> None:
-    family = BY_MODEL_TYPE[config["model_type"]]
     for field in ("layers", "hidden", "heads", "vocab"):
-        fact = family.fields[field]
-        assert isinstance(fact, Key)
-        values = [config[spelling] for spelling in fact.spellings if spelling in config]
+        values = [config[name] for name in spellings(config, field) if name in config]
         assert values
         assert all(
             type(value) in (int, float) and value == getattr(model, field) for value in values
@@ -152,9 +155,7 @@ def test_changed_configs(
 def test_absurd_or_missing_dimensions_are_never_a_model(data: st.DataObject) -> None:
     config = dict(data.draw(st.sampled_from(SEEDS)))
     field = data.draw(st.sampled_from(["layers", "hidden", "heads", "vocab"]))
-    fact = BY_MODEL_TYPE[config["model_type"]].fields[field]
-    assert isinstance(fact, Key)
-    used = next(spelling for spelling in fact.spellings if spelling in config)
+    used = next(name for name in spellings(config, field) if name in config)
     if data.draw(st.booleans()):
         del config[used]
     else:

@@ -230,9 +230,10 @@ def _named(kind: str, name: str, where: str, file: str = "", counter: str | None
             return _counted(name, counter, config)
         if config:
             _check_local(name)
+            from zerocalc.configs.config_file import described
             from zerocalc.huggingface.config import read_model
 
-            return read_model(name)
+            return read_model(name, described)
         table = presets.load(kind, name)
         if kind == "models" and not table.keys() <= Model.model_fields.keys():
             from zerocalc.configs.config_file import described

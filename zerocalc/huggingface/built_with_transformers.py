@@ -19,9 +19,10 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from zerocalc.huggingface.config import label, read_config
+from zerocalc.huggingface.config import read_config
 from zerocalc.huggingface.family_file import MOST_LAYERS
-from zerocalc.presets import PresetError
+from zerocalc.huggingface.reader import NO_MODEL_TYPE, given_title
+from zerocalc.presets import PresetError, label
 from zerocalc.spec.base import explain
 from zerocalc.spec.model import Model
 from zerocalc.spec.stack import MOST_EXPERTS, ComponentName, Group, ModuleSpec, Stack
@@ -31,7 +32,6 @@ OWN_CODE = ("auto_map", "quantization_config", "_name_or_path", "transformers_ve
 """Keys that a class is built without: code of the config's own, and what says nothing of the
 class's tensors.
 """
-_LONGEST_TITLE = 200
 _LONGEST_CAUSE = 200
 
 USED = (
@@ -80,9 +80,7 @@ def build(config: Mapping[str, Any], name: str, source: str) -> Model:
             ) from None
     model_type = config.get("model_type")
     if not isinstance(model_type, str):
-        raise PresetError(
-            f"{name}: model_type is missing; this is no config.json of a Hugging Face model"
-        )
+        raise PresetError(f"{name}: {NO_MODEL_TYPE}")
     try:
         with _silent(), torch.device("meta"):
             built = _instance(
@@ -107,22 +105,13 @@ def build(config: Mapping[str, Any], name: str, source: str) -> Model:
         spec.values.get("experts") for group in stack.groups for spec in group.modules
     ):
         notes.append("its experts are not told apart: active parameters are taken as all")
-    given = config.get("_name_or_path")
-    title = (
-        given
-        if isinstance(given, str)
-        and given.strip()
-        and given.isprintable()
-        and len(given) <= _LONGEST_TITLE
-        else model_type
-    )
     try:
         return Model.model_validate(
             {
                 "stack": stack,
                 "family": model_type[:100],
                 "source": source,
-                "title": title,
+                "title": given_title(config) or model_type,
                 "assumed": tuple(notes),
             }
         )

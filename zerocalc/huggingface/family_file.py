@@ -1,5 +1,5 @@
-"""A family's file: which keys of a config it reads, and the modules that follow from them, as
-expressions.
+"""A family's file: which keys of a config it reads, and the modules or the dimensions that follow
+from them, as expressions.
 
 The file is data (``presets/families``); here is the one reader of them all. A layer's modules may
 depend on its index ``i``.
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
 from pydantic import Field, model_validator
 
@@ -18,6 +18,7 @@ from zerocalc.huggingface.expressions import ExpressionError, evaluate, names_in
 from zerocalc.huggingface.key_types import check_keys, spelled
 from zerocalc.spec.base import Spec
 from zerocalc.spec.implementation import UNKNOWN
+from zerocalc.spec.model import ModelKind
 from zerocalc.spec.stack import Group, ModuleSpec, Stack
 
 MOST_LAYERS = 10_000
@@ -60,7 +61,7 @@ class Note(Spec):
     when: Expression
 
 
-class Layers(Spec):
+class LayerList(Spec):
     """Layers of one kind of stack: how many, and their modules, which may differ with ``i``."""
 
     count: Expression
@@ -92,10 +93,29 @@ class FamilyFile(Spec):
     perhaps of some configs only; compared with the class's own.
     """
     before: list[Entry] = Field(default_factory=list)
-    layers: list[Layers] = Field(default_factory=list)
+    layers: list[LayerList] = Field(default_factory=list)
     after: list[Entry] = Field(default_factory=list)
+    kind: ModelKind | None = None
+    """The kind of `Model` that the classes are, where its dimensions say all and no modules are
+    written out.
+    """
+    dimensions: dict[str, Expression] = Field(default_factory=dict)
+    """The fields of a `Model` of that kind."""
+    nullable: list[str] = Field(default_factory=list)
+    """Keys of dimensions that may be null, which stands for the kind's own default."""
+    dropouts: list[str] = Field(default_factory=list)
+    """Keys of a kind's rates of dropout."""
 
-    def known(self) -> frozenset[str]:
+    @model_validator(mode="after")
+    def _one_description(self) -> Self:
+        of_a_kind = self.kind is not None
+        modules = self.before or self.layers or self.after
+        others = modules if of_a_kind else self.nullable or self.dropouts
+        if bool(self.dimensions) != of_a_kind or others:
+            raise ValueError("a family has a kind with its dimensions, or modules")
+        return self
+
+    def known_keys(self) -> frozenset[str]:
         """Every key of a config that the file knows: what its expressions read, of nested tables
         too, and what changes nothing.
         """
@@ -133,6 +153,7 @@ class FamilyFile(Spec):
                 self.before,
                 self.layers,
                 self.after,
+                self.dimensions,
             ]
         )
 
@@ -176,7 +197,7 @@ class FamilyFile(Spec):
 
     def noted(self, config: Mapping[str, Any]) -> list[str]:
         """What a reader of this config should know."""
-        names = self.names(config)
+        names = self.names(config) if self.notes else {}
         return [
             note if isinstance(note, str) else note.text
             for note in self.notes
@@ -216,7 +237,7 @@ def _expressions(part: Any) -> Iterator[str]:
         yield from _expressions(
             [part.when, part.times, *part.values.values(), *part.tensors.values()]
         )
-    elif isinstance(part, Layers):
+    elif isinstance(part, LayerList):
         yield from _expressions([part.count, part.modules])
     elif isinstance(part, Mapping):
         yield from _expressions(list(part.values()))
@@ -231,22 +252,26 @@ def find(model_type: str, architectures: list[str]) -> FamilyFile | None:
     Of several it is the one that counts a class named in ``architectures``, or else the one called
     like the type: its causal language model.
     """
-    candidates: list[FamilyFile] = []
+    others: list[FamilyFile] = []
     files = (presets.folder() / "families").glob("*.toml")
     for file in sorted(files, key=lambda file: (file.stem != model_type, file.stem)):
         text = file.read_text("utf-8")
         if f'"{model_type}"' in text:  # most files need not be parsed
             family = FamilyFile.model_validate(presets.parse_toml(text, file.name))
             if model_type in family.model_types:
-                candidates.append(family)
-    named = [family for family in candidates if set(architectures) & set(family.architectures)]
-    return next(iter(named or candidates), None)
+                if not architectures or set(architectures) & set(family.architectures):
+                    return family
+                others.append(family)
+    return others[0] if others else None
 
 
 def model_types() -> list[str]:
-    """All model types that the files count."""
-    found = (presets.load("families", name)["model_types"] for name in presets.names("families"))
-    return sorted({model_type for names in found for model_type in names})
+    """All model types that the files count, those of a kind first: they are the most common."""
+    tables = [presets.load("families", name) for name in presets.names("families")]
+    listed = {
+        model_type: "kind" not in table for table in tables for model_type in table["model_types"]
+    }
+    return sorted(listed, key=lambda model_type: (listed[model_type], model_type))
 
 
 def _merged(defaults: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
@@ -263,7 +288,7 @@ def _merged(defaults: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str,
 
 
 def _grouped(
-    layers: Layers, names: Mapping[str, Any]
+    layers: LayerList, names: Mapping[str, Any]
 ) -> Iterator[tuple[tuple[int, ...], tuple[ModuleSpec, ...]]]:
     """Layers one by one, those that are alike together, in the order of their first."""
     count = _how_many(layers.count, names)
