@@ -115,6 +115,7 @@ def _on_rank(job: Job, holds: Rank, stage: int) -> tuple[Estimate, tuple[str, ..
         took,
         _fits(job, memory),
         job.parallel.pipeline_stage if job.parallel.pp > 1 else None,
+        holds.parameters,
     )
     return answer, ledger.assumptions
 
