@@ -287,7 +287,7 @@ class Details:
     """What few views show of a plan: made when it is first asked for, of the same model as the
     plan, and kept.
 
-    It can be sent to another process, with all of it made.
+    Sent to another process, it goes with all of it made.
     """
 
     def __init__(
@@ -301,37 +301,26 @@ class Details:
 
     @cached_property
     def saved_tensors(self) -> tuple[TensorShare, ...]:
-        """What one layer of each group of layers that are alike saves, in the order in which it is
-        saved; empty where that is not known.
-        """
+        """What one layer of each group of alike layers saves, in order; empty where unknown."""
         return self._saved_tensors()
 
     @cached_property
     def pipeline_stages(self) -> tuple[PipelineStages, ...]:
-        """The stages of the pipeline at each ZeRO stage, those that are alike together; empty where
-        only an even share is known.
-        """
+        """Stages at each ZeRO stage, alike ones together; empty where an even share is known."""
         return self._pipeline_stages()
 
     @cached_property
     def largest_leaf(self) -> int | None:
-        """Parameters of the largest leaf module [elements]; ``None`` for a bare number of
-        parameters.
-        """
+        """Parameters of the largest leaf module [elements]; ``None`` for a bare number."""
         return self._largest_leaf()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {
-            "saved_tensors": self.saved_tensors,
-            "pipeline_stages": self.pipeline_stages,
-            "largest_leaf": self.largest_leaf,
-        }
+        made = ("saved_tensors", "pipeline_stages", "largest_leaf")
+        return {name: getattr(self, name) for name in made}
 
 
 class Detailed:
-    """A result with details, which are no field of it: they stand in no document, and two results
-    are compared without them.
-    """
+    """A result with details that are no field: no document has them, no comparison reads them."""
 
     __slots__ = ("details",)
     details: Details
@@ -354,6 +343,12 @@ class Plan(Detailed):
     suggestions: tuple[str, ...]
     parameters: Parameters
     state_bytes_per_parameter: dict[Kind, float]
+
+    @property
+    def chosen(self) -> Estimate | None:
+        """The candidate that is recommended."""
+        name = self.recommended.name if self.recommended is not None else None
+        return next((c for c in self.candidates if c.name == name), None)
 
 
 @record

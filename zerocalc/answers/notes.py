@@ -198,11 +198,7 @@ def _beyond_data_parallelism(job: Job, candidates: list[Estimate]) -> list[str]:
         return []
     last = candidates[-1]
     gpu = last.memory.gpu
-    rest = sum(
-        t.bytes
-        for t in gpu.terms
-        if t.kind in DYNAMIC_KINDS - {"gradients", "copies"} and gpu.peak_moment in t.moments
-    )
+    rest = gpu.bytes_of(DYNAMIC_KINDS - {"gradients", "copies"}, at=gpu.peak_moment)
     if rest <= usable:
         return []
     held = (

@@ -116,7 +116,7 @@ def _compared(candidate: Estimate, inputs: dict[str, int]) -> Compared:
             nodes=1,
         )
         alive = [t for t in gpu.terms if gpu.peak_moment in t.moments and t.kind != "fragmentation"]
-        states = sum([t.bytes for t in alive if t.kind in STATE_KINDS])
+        states = gpu.bytes_of(STATE_KINDS, at=gpu.peak_moment)
         others = sorted(
             [
                 Difference(t.name, t.kind, t.bytes)

@@ -13,8 +13,8 @@ def verdict(plan: Plan) -> Text:
     """The first line when the GPU's memory is known."""
     known = plan.job.cluster.usable_bytes
     usable = known or 0
-    if plan.recommended is not None:
-        chosen = next(c for c in plan.candidates if c.name == plan.recommended.name)
+    chosen = plan.chosen
+    if chosen is not None:
         gpu = chosen.memory.gpu
         name = display_name(chosen.name)
         if chosen.fits:

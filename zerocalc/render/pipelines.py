@@ -6,10 +6,8 @@ from rich.text import Text
 
 from zerocalc.quantities import figure, format_count
 from zerocalc.render.console import columns, emit, labelled
-from zerocalc.render.rows import UNKNOWN, unit_of
+from zerocalc.render.rows import FITS, UNKNOWN, unit_of
 from zerocalc.results import PipelineStages, Plan, display_name
-
-FITS = {True: "yes", False: "no", None: UNKNOWN}
 
 
 def show(plan: Plan, rows: tuple[PipelineStages, ...]) -> None:

@@ -25,7 +25,7 @@ def show(plan: Plan) -> None:
     unit, size = unit_of(plan)
     table = columns("", *(display_name(c.name) for c in plan.candidates), first=f"{unit} per GPU")
     for column, candidate in zip(table.columns[2:], plan.candidates, strict=True):
-        if plan.recommended is not None and candidate.name == plan.recommended.name:
+        if candidate is plan.chosen:
             column.header_style = "green"
     for part in (memory_rows(plan, size), traffic_rows(plan, size), time_rows(plan)):
         for row in part:
@@ -51,14 +51,7 @@ def _largest(plan: Plan) -> list[tuple[str, str]]:
     """What the peak of the candidate to take (or of the smallest one) mostly consists of, where
     activations are known.
     """
-    chosen = [
-        c
-        for c in plan.candidates
-        if plan.recommended is not None and c.name == plan.recommended.name
-    ]
-    candidate = (
-        chosen[0] if chosen else min(plan.candidates, key=lambda c: c.memory.gpu.reserved_bytes)
-    )
+    candidate = plan.chosen or min(plan.candidates, key=lambda c: c.memory.gpu.reserved_bytes)
     gpu = candidate.memory.gpu
     if not gpu.activations_known:
         return []
@@ -78,15 +71,11 @@ def _largest(plan: Plan) -> list[tuple[str, str]]:
 
 def _network(plan: Plan) -> list[tuple[str, str]]:
     """What network a candidate's traffic needs, for the one to take or the last."""
-    chosen = [
-        c
-        for c in plan.candidates
-        if plan.recommended is not None and c.name == plan.recommended.name
-    ] or list(plan.candidates[-1:])
+    candidate = plan.chosen or plan.candidates[-1]
     there = plan.job.cluster.inter_node_bytes_per_second
     words = (
-        network_words(chosen[0].time, there, bool(chosen[0].communication.inter_node_bytes_per_gpu))
-        if chosen[0].time is not None
+        network_words(candidate.time, there, bool(candidate.communication.inter_node_bytes_per_gpu))
+        if candidate.time is not None
         else None
     )
     return [("network", words)] if words else []

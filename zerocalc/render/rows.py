@@ -18,6 +18,7 @@ from zerocalc.results import (
 )
 
 UNKNOWN = "unknown"
+FITS = {True: "yes", False: "no", None: UNKNOWN}
 
 
 @record
@@ -130,7 +131,6 @@ def _peak_rows(plan: Plan, amounts: Callable[..., Row]) -> list[Row]:
             amounts("with fragmentation", "", lambda c: c.memory.gpu.reserved_bytes, "bold")
         )
     usable = plan.job.cluster.usable_bytes
-    words = {True: "yes", False: "no", None: UNKNOWN}
     if usable is not None:
         unknown = any(c.memory.gpu.unknown for c in plan.candidates)
         rows.append(
@@ -141,7 +141,7 @@ def _peak_rows(plan: Plan, amounts: Callable[..., Row]) -> list[Row]:
             )
         )
     if usable is not None or plan.verdict == "does_not_fit":
-        rows.append(Row("fits", "", tuple(words[c.fits] for c in plan.candidates), "bold"))
+        rows.append(Row("fits", "", tuple(FITS[c.fits] for c in plan.candidates), "bold"))
     return rows
 
 
