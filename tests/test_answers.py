@@ -15,10 +15,10 @@ import pytest
 
 from tests.running import refused, run, run_line
 from zerocalc import load_model
-from zerocalc.answers import suggestions
-from zerocalc.answers.planner import plan
-from zerocalc.estimator import estimate
+from zerocalc.answers import changes, suggestions
+from zerocalc.estimator import estimate_with_assumptions
 from zerocalc.results import Estimate
+from zerocalc.sharding.rank import Share
 from zerocalc.spec.job import Job
 
 TOO_LARGE = [
@@ -92,17 +92,18 @@ def test_fewest_gpus_are_fewest() -> None:
 
 def test_a_search_for_suggestions_is_short(monkeypatch: pytest.MonkeyPatch) -> None:
     tries: list[int] = []
+    once = estimate_with_assumptions
 
-    def counted(job: Job, stage: int) -> Estimate:
+    def counted(job: Job, stage: int, held: list[Share]) -> tuple[Estimate, tuple[str, ...]]:
         tries.append(stage)
-        return estimate(job, stage)
+        return once(job, stage, held)
 
-    monkeypatch.setattr(suggestions, "estimate", counted)
+    monkeypatch.setattr(changes, "estimate_with_assumptions", counted)
     for line in TOO_LARGE:
         job = Job.model_validate(json.loads(run_line(f"plan {line} --json").out)["job"])
         tries.clear()
-        assert plan(job).suggestions
-        assert len(tries) <= suggestions.MOST_TRIES
+        assert suggestions.suggestions(job, activations_known=not job.model.is_bare)
+        assert 0 < len(tries) <= suggestions.MOST_TRIES
 
 
 def test_what_no_gpus_shrink_is_a_note_not_a_change() -> None:

@@ -370,6 +370,22 @@ def test_what_would_fit_on_the_host_is_a_note() -> None:
     )
 
 
+def test_what_would_fit_says_what_is_aside_and_whose_share_it_is() -> None:
+    for flags, words in (
+        (
+            "--model llama-3-8b --gpus 1 --gpu h100-80g --seq 128 --recompute full "
+            "--framework deepspeed --cpu-memory 150GB",
+            "fits on what is known (what page-locked buffers are rounded up by aside), in ",
+        ),
+        (
+            "--params 60B --gpus 16 --pp 2 --gpu a100-40g --stage 1",
+            "fits on an even share of the pipeline on what is known (gathered layers, ",
+        ),
+    ):
+        notes = json.loads(run_line(f"plan {flags} --json").out)["notes"]
+        assert any(words in note and note.endswith("of host memory a node") for note in notes)
+
+
 def test_host_memory_of_a_70b_model() -> None:
     """THUDM/slime issue 1851 and others: 18 bytes per parameter, 1,270 GB; with parameters on the
     host 20.

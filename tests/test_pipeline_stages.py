@@ -13,6 +13,7 @@ from tests.running import refused, run, run_line
 from tests.strategies import tables
 from zerocalc.answers.document import plain
 from zerocalc.answers.pipeline_stages import stages_table
+from zerocalc.answers.planner import plan
 from zerocalc.estimator import estimate
 from zerocalc.sharding.rank import on_stage, rank
 from zerocalc.spec.job import Job
@@ -217,7 +218,7 @@ def test_workspaces_are_counted_where_that_is_asked_for() -> None:
 
 @given(pipelines())
 def test_the_table_of_stages_has_every_stage_and_all_parameters(job: Job) -> None:
-    rows = stages_table(job)
+    rows = stages_table(plan(job))
     for stage in job.stages:
         own = [row for row in rows if row.stage == stage]
         assert [number for row in own for number in range(row.first, row.last + 1)] == list(

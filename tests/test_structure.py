@@ -53,7 +53,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "spec": {"spec", "quantities", "presets"},
     "configs": {"configs", "spec", "quantities", "presets"},
     "huggingface": {"huggingface", "spec", "quantities", "presets"},
-    "model": {"model", "huggingface", "spec", "formulas", "ledger", "presets"},
+    "model": {"model", "huggingface", "spec", "formulas", "ledger", "presets", "results"},
     "sharding": {"sharding", "frameworks", "model", "spec", "formulas", "ledger"},
     "frameworks": {"frameworks", "sharding", "model", "spec", "formulas", "ledger", "schedule"},
     "memory": {"memory", "frameworks", "sharding", "model", "spec", "formulas", "ledger"},
@@ -64,7 +64,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "estimator": PHYSICS | ENGINE,
     "answers": {"answers"} | PHYSICS | ENGINE,
     "papers": {"papers"} | PHYSICS | ENGINE,
-    "render": {"render", "answers", "papers"} | PHYSICS | ENGINE,
+    # What views print is in the results; published tables are results of their own (papers).
+    "render": {"render", "results", "answers", "papers", "quantities", "sources"},
     "__main__": {"cli"},
     "cli": {"cli", "zerocalc", "render", "configs", "huggingface", "answers", "papers"}
     | PHYSICS

@@ -12,7 +12,7 @@ import pytest
 from tests.running import refused, run, run_line
 from zerocalc import Job, plan
 from zerocalc.answers.explain import row_name
-from zerocalc.render.plans import memory_rows, traffic_rows
+from zerocalc.render.rows import memory_rows, traffic_rows
 
 ARCHITECTURE = "--model llama-3-8b --gpus 8 --gpu h100-80g --seq 8192"
 JOB = {"model": "llama-3-8b", "cluster": {"gpus": 8, "gpu": "h100-80g"}, "training": {"seq": 8192}}

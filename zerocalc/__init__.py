@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from zerocalc.answers.planner import plan as plan
     from zerocalc.estimator import estimate as estimate
     from zerocalc.huggingface.config import load_model as load_model
-    from zerocalc.model.counting import Counts as Counts
     from zerocalc.model.counting import count_parameters as count_parameters
+    from zerocalc.results import Counts as Counts
     from zerocalc.results import Estimate as Estimate
     from zerocalc.results import Plan as Plan
     from zerocalc.spec.cluster import Cluster as Cluster
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "Cluster": "spec.cluster",
-    "Counts": "model.counting",
+    "Counts": "results",
     "Estimate": "results",
     "Framework": "spec.framework",
     "Gpu": "spec.cluster",

@@ -105,6 +105,7 @@ def _on_rank(job: Job, holds: Rank, stage: int) -> tuple[Estimate, tuple[str, ..
         time,
         _fits(job, memory),
         job.parallel.pipeline_stage if job.parallel.pp > 1 else None,
+        holds.parameters,
     )
     return answer, ledger.assumptions
 

@@ -2,11 +2,38 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Callable, Container
+from functools import cached_property
+from typing import Any, Literal
 
-from zerocalc.ledger import AnyRatio, Moment, Term, record
-from zerocalc.schedule import AnyFormula, Collective, Placement
+from zerocalc.ledger import MOMENTS, STATE_KINDS, AnyRatio, Kind, Moment, Term, record
+from zerocalc.schedule import (
+    HOST_TRAFFIC,
+    NETWORK_FABRICS,
+    VOLUME_FACTOR,
+    AnyFormula,
+    Collective,
+    Placement,
+)
 from zerocalc.spec.job import Job
+from zerocalc.spec.model import Model
+
+# Passed on: views take what a plan's entries are made of from here, as they do its records.
+__all__ = [
+    "HOST_TRAFFIC",
+    "MOMENTS",
+    "NETWORK_FABRICS",
+    "STATE_KINDS",
+    "VOLUME_FACTOR",
+    "Collective",
+    "Job",
+    "Kind",
+    "Model",
+    "Moment",
+    "Placement",
+    "Term",
+    "record",
+]
 
 SCHEMA_VERSION = 1
 
@@ -40,6 +67,12 @@ class GpuMemory:
     reserved_bytes: int
     unknown: tuple[str, ...]
     terms: tuple[Term, ...]
+
+    def bytes_of(self, kinds: Container[str], at: Moment | None = None) -> int:
+        """Bytes of all terms of some kinds, or of those that are alive at a moment."""
+        return sum(
+            [t.bytes for t in self.terms if t.kind in kinds and (at is None or at in t.moments)]
+        )
 
 
 @record
@@ -153,7 +186,8 @@ class Timing:
 @record
 class Estimate:
     """One candidate: a job at one ZeRO stage. ``pipeline_stage``: whose figures these are, 1 the
-    first; ``None`` where all stages count alike.
+    first; ``None`` where all stages count alike. ``rank_parameters``: Ψ of one rank [elements],
+    its part under tensor, pipeline and expert parallelism, before ZeRO shards it.
     """
 
     name: str
@@ -162,7 +196,8 @@ class Estimate:
     communication: Communication
     time: Timing | None
     fits: bool | None
-    pipeline_stage: int | None = None
+    pipeline_stage: int | None
+    rank_parameters: int
 
 
 def display_name(name: str) -> str:
@@ -188,8 +223,115 @@ class Recommendation:
 
 
 @record
-class Plan:
-    """The whole answer."""
+class Parameters:
+    """The model's parameters [elements]: all of them, adapters included; those that are trained;
+    and those that one token passes through, ``None`` for a bare number of parameters.
+
+    ``shards`` is N_d: how many ranks hold the same parameters, over which ZeRO shards states.
+    """
+
+    total: int
+    trainable: int
+    active: int | None
+    shards: int
+
+
+@record
+class TensorShare:
+    """One tensor that a layer saves for backward: its bytes on one rank, and their share of all
+    that the layer saves. There are ``layers`` like it.
+
+    ``term`` is the name of the entry that counts it, while not all of the layer is recomputed.
+    """
+
+    module: str
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    divisor: int
+    bytes: int
+    share: float
+    rebuilt: bool
+    layers: int
+    group: int
+    """Which of the groups of layers that are alike it belongs to, 1 the first."""
+    term: str
+
+
+@record
+class PipelineStages:
+    """Stages ``first`` to ``last`` of a pipeline at one ZeRO stage, each alike [elements and bytes
+    per GPU].
+
+    ``in_flight``: micro-batches held at once, or chunks of layers, each of one micro-batch, under
+    interleaving. ``activations_bytes`` are those at the peak. ``copied_parameters``: of
+    ``parameters``, those of a tied head's own copy of the embedding.
+    """
+
+    name: str
+    stage: int
+    first: int
+    last: int
+    layers: int
+    parameters: int
+    copied_parameters: int
+    in_flight: int
+    states_bytes: int
+    activations_bytes: int | None
+    peak_bytes: int
+    peak_moment: Moment
+    fits: bool | None
+
+
+class Details:
+    """What few views show of a plan: made when it is first asked for, of the same model as the
+    plan, and kept.
+
+    Sent to another process, it goes with all of it made.
+    """
+
+    def __init__(
+        self,
+        saved_tensors: Callable[[], tuple[TensorShare, ...]],
+        pipeline_stages: Callable[[], tuple[PipelineStages, ...]],
+        largest_leaf: Callable[[], int | None],
+    ) -> None:
+        self._saved_tensors, self._pipeline_stages = saved_tensors, pipeline_stages
+        self._largest_leaf = largest_leaf
+
+    @cached_property
+    def saved_tensors(self) -> tuple[TensorShare, ...]:
+        """What one layer of each group of alike layers saves, in order; empty where unknown."""
+        return self._saved_tensors()
+
+    @cached_property
+    def pipeline_stages(self) -> tuple[PipelineStages, ...]:
+        """Stages at each ZeRO stage, alike ones together; empty where an even share is known."""
+        return self._pipeline_stages()
+
+    @cached_property
+    def largest_leaf(self) -> int | None:
+        """Parameters of the largest leaf module [elements]; ``None`` for a bare number."""
+        return self._largest_leaf()
+
+    def __getstate__(self) -> dict[str, Any]:
+        made = ("saved_tensors", "pipeline_stages", "largest_leaf")
+        return {name: getattr(self, name) for name in made}
+
+
+class Detailed:
+    """A result with details that are no field: no document has them, no comparison reads them."""
+
+    __slots__ = ("details",)
+    details: Details
+
+
+@record
+class Plan(Detailed):
+    """The whole answer. ``state_bytes_per_parameter``: what a recipe takes for each parameter
+    before sharding [bytes], by kind of state; empty where that depends on shapes or on what is
+    frozen.
+    """
 
     schema_version: int
     job: Job
@@ -199,3 +341,55 @@ class Plan:
     assumptions: tuple[str, ...]
     notes: tuple[str, ...]
     suggestions: tuple[str, ...]
+    parameters: Parameters
+    state_bytes_per_parameter: dict[Kind, float]
+
+    @property
+    def chosen(self) -> Estimate | None:
+        """The candidate that is recommended."""
+        name = self.recommended.name if self.recommended is not None else None
+        return next((c for c in self.candidates if c.name == name), None)
+
+
+@record
+class StoredBytes:
+    """Bytes of a checkpoint's tensors by ``format`` (a quantisation's, or a dtype): by component,
+    and by what they are for.
+
+    ``not_quantised`` are of the tensors kept in ``dtype``; ``codebooks`` also shapes and other
+    figures of a tensor. ``adapters`` are LoRA's, in a dtype of their own and in no component.
+    """
+
+    format: str
+    dtype: str
+    components: dict[str, int]
+    weights: int
+    scales: int
+    zero_points: int
+    indices: int
+    codebooks: int
+    not_quantised: int
+    adapters: int
+
+
+@record
+class Counts:
+    """A model's parameters [elements]: ``active`` is what one token passes through,
+    ``largest_leaf`` the largest tensor's module.
+
+    ``total`` is the base and its ``adapters``, which are all that LoRA trains. ``stored_bytes`` is
+    what the tensors take as a checkpoint keeps them, scales included, adapters in their own dtype;
+    ``None`` where that is not known.
+    """
+
+    schema_version: int
+    total: int
+    trainable: int
+    active: int
+    components: dict[str, int]
+    largest_leaf: int
+    largest_block: int
+    stored_bytes: int | None
+    stored: StoredBytes | None
+    notes: tuple[str, ...]
+    adapters: int = 0

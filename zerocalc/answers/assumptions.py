@@ -8,6 +8,7 @@ from zerocalc.formulas.formula import ceil_div
 from zerocalc.model.architecture import dealt
 from zerocalc.results import display_name
 from zerocalc.sharding.padding import added_words
+from zerocalc.sharding.rank import Share
 from zerocalc.spec.cluster import DEFAULT_GPUS_PER_NODE
 from zerocalc.spec.job import Job
 from zerocalc.spec.lora import Lora
@@ -54,17 +55,14 @@ def _pipeline(job: Job) -> list[str]:
     return out
 
 
-def _slowest_stage(job: Job) -> list[str]:
+def _slowest_stage(job: Job, held: list[Share]) -> list[str]:
     """How much longer than the mean, which is counted, the pipeline stage computes that has most to
     compute.
     """
-    from zerocalc.sharding.rank import on_stage, rank
+    from zerocalc.answers.pipeline_stages import every_stage
     from zerocalc.sharding.work import stage_work  # most jobs have no pipeline
 
-    works = [
-        stage_work(own, rank(own))
-        for own in [on_stage(job, number) for number in range(1, job.parallel.pp + 1)]
-    ]
+    works = [stage_work(own, rank) for own, rank in every_stage(job, held)]
     done = [work.forward + work.backward + work.recomputed for work in works if work is not None]
     more = max(done, default=0) * len(done) / sum(done) - 1 if sum(done) else 0
     return (
@@ -139,8 +137,10 @@ def _adapters(job: Job, lora: Lora) -> list[str]:
     return out
 
 
-def assumed(job: Job, timed: bool) -> list[str]:
-    """What the job's own choices and defaults come to, where an answer rests on them."""
+def assumed(job: Job, held: list[Share], timed: bool) -> list[str]:
+    """What the job's own choices and defaults come to, where an answer rests on them; ``held``: its
+    `shares`.
+    """
     zero, parallel, cluster = job.zero, job.parallel, job.cluster
     out = []
     if job.model.lora is not None:
@@ -154,7 +154,7 @@ def assumed(job: Job, timed: bool) -> list[str]:
     out += _tensor_parallel(job)
     if parallel.pp > 1:
         out += _pipeline(job)
-        out += _slowest_stage(job) if timed and job.by_stage else []
+        out += _slowest_stage(job, held) if timed and job.by_stage else []
     if job.experts_apart:
         etp = job.expert_tensor_parallel
         out.append(

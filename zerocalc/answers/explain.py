@@ -9,29 +9,10 @@ from typing import Any, get_args
 from zerocalc.answers.document import plain
 from zerocalc.ledger import ACTIVATION_KINDS, STATE_KINDS, Kind, Term, Tier, record
 from zerocalc.memory.activations import layers_suffix
-from zerocalc.results import Estimate, Figure, Plan, TimePart
+from zerocalc.results import Estimate, Figure, Plan, TensorShare, TimePart
 from zerocalc.schedule import NETWORK_FABRICS, Collective
-from zerocalc.sharding.rank import rank
-
-
-@record
-class TensorShare:
-    """One tensor that a layer saves: its bytes on one rank, and their share of all that the layer
-    saves. There are ``layers`` like it.
-    """
-
-    module: str
-    name: str
-    shape: tuple[int, ...]
-    dtype: str
-    divisor: int
-    bytes: int
-    share: float
-    rebuilt: bool
-    layers: int
-    group: int
-    """Which of the groups of layers that are alike it belongs to, 1 the first."""
-
+from zerocalc.sharding.rank import Share
+from zerocalc.spec.job import Job
 
 PEAK_ROWS: tuple[tuple[str, frozenset[str]], ...] = (
     ("activations", ACTIVATION_KINDS - {"logits"}),
@@ -190,18 +171,25 @@ def saved_tensors(plan: Plan, terms: tuple[Term, ...]) -> list[TensorShare]:
     """The tensors behind activation terms, those of one layer of each group of layers that are
     alike, in the order in which they are saved.
     """
-    arch = rank(plan.job).arch
     wanted = {t.name for t in terms if t.kind == "activations"}
-    if arch is None or not arch.saves or not wanted:
+    if not wanted:
         return []
     whole = plan.job.training.recompute == "full"
-    out = []
+    return [t for t in plan.details.saved_tensors if whole or t.term in wanted]
+
+
+def tensors_of_layers(job: Job, held: list[Share]) -> tuple[TensorShare, ...]:
+    """What one layer of each group of layers that are alike saves: of all of the model, or of the
+    one pipeline stage that was asked for. ``held``: the job's `shares`.
+    """
+    holds = held[0][1]
+    arch = holds.whole if job.parallel.pipeline_stage is None else holds.arch
+    if arch is None or not arch.saves:
+        return ()
+    out: list[TensorShare] = []
     for number, (count, modules) in enumerate(arch.groups, 1):
         suffix = layers_suffix(arch, count)
         total = sum(t.bytes for m in modules for t in m.saved)
-        chosen = [
-            (m, t) for m in modules for t in m.saved if whole or m.component + suffix in wanted
-        ]
         out += [
             TensorShare(
                 m.name,
@@ -214,10 +202,12 @@ def saved_tensors(plan: Plan, terms: tuple[Term, ...]) -> list[TensorShare]:
                 t.rebuilt,
                 count,
                 number,
+                m.component + suffix,
             )
-            for m, t in chosen
+            for m in modules
+            for t in m.saved
         ]
-    return out
+    return tuple(out)
 
 
 def document(plan: Plan, explanations: list[Explanation]) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from zerocalc.frameworks import program_of
 from zerocalc.ledger import DYNAMIC_KINDS
 from zerocalc.quantities import format_gib
 from zerocalc.results import Estimate, display_name
-from zerocalc.sharding.rank import rounded, shares
+from zerocalc.sharding.rank import Share, rounded
 from zerocalc.spec.job import Job
 from zerocalc.spec.model import WITH_SCORES
 
@@ -56,8 +56,8 @@ def _time_needs(job: Job) -> str:
     return f"time is unknown: {needs}"
 
 
-def notes_on(job: Job, candidates: list[Estimate]) -> list[str]:
-    """All notes on a job's candidates."""
+def notes_on(job: Job, held: list[Share], candidates: list[Estimate]) -> list[str]:
+    """All notes on a job's candidates; ``held``: the job's `shares`."""
     notes: list[str] = []
     unknown = tuple(dict.fromkeys(name for c in candidates for name in c.memory.gpu.unknown))
     if unknown:
@@ -94,7 +94,7 @@ def notes_on(job: Job, candidates: list[Estimate]) -> list[str]:
             "known, which keeps more; --attention eager counts it"
         )
     if job.zero.offloads or job.zero.checkpoints_on_host:
-        notes += _offload_notes(job, candidates)
+        notes += _offload_notes(job, held, candidates)
     if job.parallel.tp * job.parallel.pp > 1 and "activations" in unknown:
         notes.append(
             "what tensor and pipeline parallelism send is unknown too, and not in the traffic"
@@ -115,7 +115,7 @@ def notes_on(job: Job, candidates: list[Estimate]) -> list[str]:
             "selective recomputation saves next to nothing over flash attention, which "
             "keeps no scores"
         )
-    notes += _padding(job) + _untrained(job) + _cannot_run(job)
+    notes += _padding(job, held) + _untrained(job) + _cannot_run(job)
     if job.parallel.tp > job.cluster.gpus_per_node:
         notes.append(
             f"tensor parallelism over {job.parallel.tp} GPUs leaves the node of "
@@ -124,11 +124,11 @@ def notes_on(job: Job, candidates: list[Estimate]) -> list[str]:
     return notes
 
 
-def _padding(job: Job) -> list[str]:
+def _padding(job: Job, held: list[Share]) -> list[str]:
     """What rounding tensors up to the number of ranks adds, where that is much: experts fewer than
     ranks, cut along their first dimension.
     """
-    own, holds = shares(job)[0]
+    own, holds = held[0]
     for stage in job.stages:
         whole = rounded(holds, own, program_of(job.framework.program).pads(stage))
         more = max(part.padded / part.parameters for part in whole.parts or (whole,)) - 1
@@ -170,7 +170,7 @@ def _cannot_run(job: Job) -> list[str]:
     )
 
 
-def _offload_notes(job: Job, candidates: list[Estimate]) -> list[str]:
+def _offload_notes(job: Job, held: list[Share], candidates: list[Estimate]) -> list[str]:
     """Which stages are not shown, whose capacity is not known, and how far computing keeps up."""
     from zerocalc.answers.offloading import efficiencies  # most jobs keep all on the GPU
 
@@ -189,7 +189,7 @@ def _offload_notes(job: Job, candidates: list[Estimate]) -> list[str]:
             tier is not None and tier.capacity_bytes is None for tier in tiers
         ):
             notes.append(f"what fits is said of GPUs alone: {flag} says what a node's host has")
-    return notes + [kind.words() for kind in efficiencies(*shares(job)[0])]
+    return notes + [kind.words() for kind in efficiencies(*held[0])]
 
 
 def _beyond_data_parallelism(job: Job, candidates: list[Estimate]) -> list[str]:
@@ -199,11 +199,7 @@ def _beyond_data_parallelism(job: Job, candidates: list[Estimate]) -> list[str]:
         return []
     last = candidates[-1]
     gpu = last.memory.gpu
-    rest = sum(
-        t.bytes
-        for t in gpu.terms
-        if t.kind in DYNAMIC_KINDS - {"gradients", "copies"} and gpu.peak_moment in t.moments
-    )
+    rest = gpu.bytes_of(DYNAMIC_KINDS - {"gradients", "copies"}, at=gpu.peak_moment)
     if rest <= usable:
         return []
     held = (

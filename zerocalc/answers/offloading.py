@@ -4,7 +4,7 @@ bandwidth that it would need ([Inf] §4).
 
 from __future__ import annotations
 
-from zerocalc.estimator import estimate
+from zerocalc.answers.changes import fitting, line
 from zerocalc.formulas.offload import needed_bytes_per_second
 from zerocalc.formulas.published import (
     checkpoint_intensity,
@@ -14,8 +14,7 @@ from zerocalc.formulas.published import (
 )
 from zerocalc.ledger import record
 from zerocalc.quantities import format_gib, format_rate
-from zerocalc.results import cheapest, display_name
-from zerocalc.sharding.rank import Rank
+from zerocalc.sharding.rank import Rank, shares
 from zerocalc.spec.job import Job
 from zerocalc.spec.offload import NOT_KNOWN_WITH
 from zerocalc.spec.zero import Device
@@ -75,30 +74,11 @@ def would_fit(job: Job) -> list[str]:
     for choice in CHOICES:
         changed = job.model_copy(update={"zero": job.zero.model_copy(update=choice)})
         able = [stage.stage for stage in job.framework.stages if changed.can_offload(stage)]
-        fitting = [
-            answer
-            for answer in (estimate(changed, stage) for stage in able)
-            if answer.fits is not False
-        ]
-        if fitting:
-            best = cheapest(fitting)
-            stage = "" if best.stage in job.stages else f"--stage {best.stage} "
-            flags = stage + " ".join(
-                f"--{name.replace('_', '-')} {device}" for name, device in choice.items()
-            )
-            known = (
-                ""
-                if best.fits
-                else f" on what is known ({', '.join(best.memory.gpu.unknown)} aside)"
-            )
-            gpu, host = (
-                format_gib(best.memory.gpu.reserved_bytes),
-                format_gib(best.memory.cpu.bytes_per_node if best.memory.cpu else 0),
-            )
-            return [
-                f"{flags}: {display_name(best.name)} then fits{known}, in {gpu}, with "
-                f"{host} of host memory a node"
-            ]
+        best = fitting(changed, shares(changed), able)
+        if best is not None:
+            flags = [f"--{name.replace('_', '-')} {device}" for name, device in choice.items()]
+            host = format_gib(best.memory.cpu.bytes_per_node if best.memory.cpu else 0)
+            return [f"{line(changed, flags, best, job.stages)}, with {host} of host memory a node"]
     return []
 
 

@@ -5,11 +5,8 @@ from __future__ import annotations
 from zerocalc.formulas.estimators import ESTIMATORS, evaluate
 from zerocalc.formulas.formula import Formula
 from zerocalc.ledger import STATE_KINDS, Kind, Moment, record
-from zerocalc.model.counting import count_parameters
 from zerocalc.results import Estimate, Plan, display_name
-from zerocalc.sharding.rank import rank
 from zerocalc.spec.base import FieldError
-from zerocalc.spec.job import Job
 
 TOOLS = {
     "deepspeed-estimator": (
@@ -50,7 +47,7 @@ class Compared:
 
 
 @record
-class Comparison:
+class ToolComparison:
     """A plan beside a tool."""
 
     tool: str
@@ -59,13 +56,13 @@ class Comparison:
     notes: tuple[str, ...]
 
 
-def compare(plan: Plan, tool: str) -> Comparison:
+def compare(plan: Plan, tool: str) -> ToolComparison:
     """A plan's candidates beside what a tool says of the same stages. Raises `FieldError` for a
     tool that is not known.
     """
     if tool not in TOOLS:
         raise FieldError("tool", f"{tool!r} is not one of {', '.join(TOOLS)}")
-    inputs = _inputs(plan.job)
+    inputs = _inputs(plan)
     notes = [
         "the tool counts model states, and at stage 3 one gathered leaf module: no "
         "activations, buckets or windows"
@@ -89,18 +86,15 @@ def compare(plan: Plan, tool: str) -> Comparison:
             "it knows no tensor, pipeline or context parallelism: all GPUs are taken as "
             "ranks of one group"
         )
-    return Comparison(
+    return ToolComparison(
         tool, TOOLS[tool], tuple([_compared(c, inputs) for c in plan.candidates]), tuple(notes)
     )
 
 
-def _inputs(job: Job) -> dict[str, int]:
-    inputs = {"parameters": rank(job).total, "gpus": job.cluster.gpus}
-    return (
-        inputs
-        if job.model.is_bare
-        else {**inputs, "largest_layer": count_parameters(job.model).largest_leaf}
-    )
+def _inputs(plan: Plan) -> dict[str, int]:
+    inputs = {"parameters": plan.parameters.total, "gpus": plan.job.cluster.gpus}
+    leaf = plan.details.largest_leaf
+    return inputs if leaf is None else {**inputs, "largest_layer": leaf}
 
 
 def _compared(candidate: Estimate, inputs: dict[str, int]) -> Compared:
@@ -122,7 +116,7 @@ def _compared(candidate: Estimate, inputs: dict[str, int]) -> Compared:
             nodes=1,
         )
         alive = [t for t in gpu.terms if gpu.peak_moment in t.moments and t.kind != "fragmentation"]
-        states = sum([t.bytes for t in alive if t.kind in STATE_KINDS])
+        states = gpu.bytes_of(STATE_KINDS, at=gpu.peak_moment)
         others = sorted(
             [
                 Difference(t.name, t.kind, t.bytes)

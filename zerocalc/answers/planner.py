@@ -7,19 +7,25 @@ from __future__ import annotations
 from zerocalc.answers.assumptions import assumed
 from zerocalc.answers.notes import notes_on
 from zerocalc.estimator import estimate_with_assumptions
-from zerocalc.quantities import format_count, format_gib
+from zerocalc.ledger import Kind
+from zerocalc.quantities import format_gib
 from zerocalc.results import (
     SCHEMA_VERSION,
+    Details,
     Estimate,
+    Parameters,
+    PipelineStages,
     Plan,
     Recommendation,
+    TensorShare,
     Verdict,
     cheapest,
     display_name,
 )
-from zerocalc.sharding.rank import shares
+from zerocalc.sharding.rank import Share, shares
 from zerocalc.spec.base import require
 from zerocalc.spec.job import Job
+from zerocalc.spec.recipe import DTYPE_BYTES
 
 
 def plan(job: Job) -> Plan:
@@ -35,14 +41,14 @@ def plan(job: Job) -> Plan:
         candidates.append(candidate)
         assumptions += rests_on
     verdict = _verdict(candidates)
-    notes = notes_on(job, candidates)
+    notes = notes_on(job, held, candidates)
     if verdict == "does_not_fit":
         from zerocalc.answers.offloading import would_fit  # most answers fit
 
         notes += would_fit(job)
     timed = any(candidate.time is not None for candidate in candidates)
-    assumptions = [*job.model.assumed, *assumed(job, timed), *assumptions]
-    return Plan(
+    assumptions = [*job.model.assumed, *assumed(job, held, timed), *assumptions]
+    answer = Plan(
         schema_version=SCHEMA_VERSION,
         job=job,
         candidates=tuple(candidates),
@@ -50,14 +56,66 @@ def plan(job: Job) -> Plan:
         recommended=recommend(job, candidates),
         assumptions=tuple(dict.fromkeys(assumptions)),
         notes=(*notes, *job.config_notes),
-        suggestions=_suggestions(job) if verdict == "does_not_fit" else (),
+        suggestions=_suggestions(job, candidates) if verdict == "does_not_fit" else (),
+        parameters=_parameters(job, held),
+        state_bytes_per_parameter=_state_bytes(job),
     )
+    answer.details = _details(job, held)
+    return answer
 
 
-def _suggestions(job: Job) -> tuple[str, ...]:
+def _parameters(job: Job, held: list[Share]) -> Parameters:
+    """Counts of the whole model, which each rank knows."""
+    rank = held[0][1]
+    active = None if rank.whole is None else rank.whole.active_elements
+    if active is not None and rank.adapters is not None:
+        active += rank.adapters.active
+    return Parameters(rank.total, rank.total_trainable, active, job.shards)
+
+
+def _state_bytes(job: Job) -> dict[Kind, float]:
+    """Bytes per parameter by kind of state, where the rows do not depend on shapes or on what is
+    frozen.
+    """
+    rows = job.recipe.rows
+    if (
+        job.model.trainable
+        or job.model.lora
+        or any(row.of not in ("all", "trainable") for row in rows if row.kind != "copies")
+    ):
+        return {}
+    sums: dict[Kind, float] = {}
+    for row in rows:
+        sums[row.kind] = sums.get(row.kind, 0) + DTYPE_BYTES[row.dtype] / row.per
+    return sums
+
+
+def _details(job: Job, held: list[Share]) -> Details:
+    """What few views show, made of the same ranks when it is asked for, and loaded only then."""
+
+    def tensors() -> tuple[TensorShare, ...]:
+        from zerocalc.answers.explain import tensors_of_layers
+
+        return tensors_of_layers(job, held)
+
+    def stages() -> tuple[PipelineStages, ...]:
+        from zerocalc.answers.pipeline_stages import pipeline_stages
+
+        return pipeline_stages(job, held)
+
+    def leaf() -> int | None:
+        from zerocalc.model.counting import largest_leaf
+
+        whole = held[0][1].whole
+        return None if whole is None else largest_leaf(whole)
+
+    return Details(tensors, stages, leaf)
+
+
+def _suggestions(job: Job, candidates: list[Estimate]) -> tuple[str, ...]:
     from zerocalc.answers.suggestions import suggestions  # most answers have none
 
-    return tuple(suggestions(job))
+    return tuple(suggestions(job, candidates[-1].memory.gpu.activations_known))
 
 
 def _verdict(candidates: list[Estimate]) -> Verdict:
@@ -171,9 +229,3 @@ def _compared(other: Estimate, chosen: Estimate) -> str:
             else ""
         )
     return f"{display_name(other.name)} {memory} and sends {traffic} a step{part}{took}"
-
-
-def describe_model(job: Job, parameters: int) -> str:
-    """The model in a few words: its title where it has one, and its parameters."""
-    count = f"{format_count(parameters)} parameter{'s' if parameters > 1 else ''}"
-    return f"{job.model.title}, {count}" if job.model.title else count

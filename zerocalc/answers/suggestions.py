@@ -9,11 +9,11 @@ from collections.abc import Iterator
 from itertools import product
 from operator import le
 
-from zerocalc.estimator import estimate
+from zerocalc.answers.changes import fitting, line
 from zerocalc.frameworks import program_of
 from zerocalc.ledger import record
-from zerocalc.quantities import format_gib
-from zerocalc.results import Estimate, cheapest, display_name
+from zerocalc.results import Estimate, cheapest
+from zerocalc.sharding.rank import shares
 from zerocalc.spec.base import FieldError
 from zerocalc.spec.job import Job
 
@@ -56,25 +56,14 @@ class Found:
     change: Change
     best: Estimate
 
-    def line(self, asked: tuple[int, ...]) -> str:
-        """The change as flags, and what fits then."""
-        stage = () if self.best.stage in asked else (f"--stage {self.best.stage}",)
-        gpu = self.best.memory.gpu
-        aside = ", ".join(gpu.unknown or ["what page-locked buffers are rounded up by"])
-        known = "" if self.best.fits else f" on what is known ({aside} aside)"
-        even = " on an even share of the pipeline" if self.change.job.even_share else ""
-        return (
-            f"{' '.join((*stage, *self.change.flags))}: {display_name(self.best.name)} then "
-            f"fits{even}{known}, in {format_gib(gpu.reserved_bytes)}"
-        )
 
-
-def suggestions(job: Job) -> list[str]:
+def suggestions(job: Job, activations_known: bool) -> list[str]:
     """At most two changes for a job of which nothing fits, in flags; none of them asks for all that
-    the other does and more.
+    the other does and more. ``activations_known``: whether what layers save is counted, so that
+    less of it can be asked for.
     """
     search = _Search()
-    changes = sorted(_with_these_gpus(job), key=lambda c: c.size)
+    changes = sorted(_with_these_gpus(job, activations_known), key=lambda c: c.size)
     # Where not even all that saves memory helps, less of it is not tried.
     most = {change.costs[TENSOR_PARALLEL]: change for change in changes}.values()
     for_free = any(search.best(change.job, change.stages[-1:]) for change in most)
@@ -91,7 +80,9 @@ def suggestions(job: Job) -> list[str]:
         for change in changes:
             if len(search.found) < MOST_SHOWN:
                 search.attempt_more_gpus(change, gpus)
-    return [found.line(job.stages) for found in search.found]
+    return [
+        line(found.change.job, found.change.flags, found.best, job.stages) for found in search.found
+    ]
 
 
 class _Search:
@@ -134,14 +125,14 @@ class _Search:
         """
         if self.tries + len(stages) > MOST_TRIES or not _stands(job):
             return None
-        last = estimate(job, stages[-1])
+        held = shares(job)
+        last = fitting(job, held, stages[-1:])
         self.tries += 1
-        if not _would_do(last):
+        if last is None:
             return None
         self.tries += len(stages) - 1
-        return cheapest(
-            [e for e in (*(estimate(job, stage) for stage in stages[:-1]), last) if _would_do(e)]
-        )
+        other = fitting(job, held, stages[:-1])
+        return last if other is None else cheapest([other, last])
 
     def fewest_gpus(self, change: Change) -> int | None:
         """The smallest number of GPUs with which a changed job fits: by doubling, then whole nodes
@@ -181,16 +172,11 @@ def _stands(job: Job) -> bool:
     return True
 
 
-def _would_do(answer: Estimate) -> bool:
-    """Whether it fits, as far as that is known."""
-    return answer.fits is not False
-
-
-def _with_these_gpus(job: Job) -> Iterator[Change]:
+def _with_these_gpus(job: Job, known: bool) -> Iterator[Change]:
     """Every combination of: other stages, one sequence at a time, recomputation, tensor parallelism
-    in the node.
+    in the node; ``known``: whether activations are.
     """
-    training, known = job.training, bool(job.training.seq) and _activations_known(job)
+    training = job.training
     able = [
         stage.stage
         for stage in job.framework.stages
@@ -234,15 +220,6 @@ def _with_these_gpus(job: Job) -> Iterator[Change]:
         costs = (single, wider, level - now, tp if split else 0, 0)
         if any(costs):
             yield Change(tuple(flags), changed, others if wider else job.stages, costs)
-
-
-def _activations_known(job: Job) -> bool:
-    """Whether what layers keep is counted, so that less of it can be asked for; of an architecture
-    that is written out, an estimate says it.
-    """
-    return not job.model.is_bare and (
-        job.model.stack is None or estimate(job, job.stages[-1]).memory.gpu.activations_known
-    )
 
 
 def _tensor_parallel(job: Job, known: bool) -> list[tuple[int, bool]]:

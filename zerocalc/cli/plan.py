@@ -15,9 +15,8 @@ from zerocalc.cli.streams import print_json, tell
 from zerocalc.spec.base import FieldError
 
 if TYPE_CHECKING:
-    from zerocalc.answers.other_tools import Comparison
-    from zerocalc.answers.pipeline_stages import StageRow
-    from zerocalc.results import Plan
+    from zerocalc.answers.other_tools import ToolComparison
+    from zerocalc.results import PipelineStages, Plan
 
 app = new_app()
 FORMATS = ("table", "json", "csv", "markdown")
@@ -113,7 +112,7 @@ def plan(
     return 1 if check and answer.verdict != "fits" else 0
 
 
-def _compared(answer: Plan, tool: str) -> Comparison:
+def _compared(answer: Plan, tool: str) -> ToolComparison:
     from zerocalc.answers.other_tools import compare  # most plans stand alone
 
     try:
@@ -122,11 +121,11 @@ def _compared(answer: Plan, tool: str) -> Comparison:
         raise UserError(f"--compare-with: {error}") from None
 
 
-def _stages(answer: Plan) -> tuple[StageRow, ...]:
+def _stages(answer: Plan) -> tuple[PipelineStages, ...]:
     from zerocalc.answers.pipeline_stages import stages_table  # most plans are of no pipeline
 
     try:
-        return stages_table(answer.job)
+        return stages_table(answer)
     except FieldError as error:
         raise UserError(f"--stages-table: {error}") from None
 

@@ -96,6 +96,11 @@ class Architecture:
         ]
 
     @property
+    def active_elements(self) -> int:
+        """Elements that one token passes through: of all experts, the chosen ones."""
+        return self._over(_active)
+
+    @property
     def linear_elements(self) -> int:
         """Weights of linear layers; a tied head's too, since the product with it is computed like
         the others.
@@ -125,6 +130,10 @@ class Architecture:
 
 def _rows(modules: Iterable[Module]) -> list[ParameterRow]:
     return [row for module in modules for row in module.parameter_rows]
+
+
+def _active(modules: Iterable[Module]) -> int:
+    return sum([module.active_elements for module in modules])
 
 
 def _linear(modules: Iterable[Module]) -> int:

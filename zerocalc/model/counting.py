@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 
-from zerocalc.ledger import record
 from zerocalc.model.architecture import Architecture
 from zerocalc.model.build import architecture
 from zerocalc.model.module import Component, Module
+from zerocalc.results import Counts, StoredBytes
 from zerocalc.spec.base import FieldError
 from zerocalc.spec.model import Model
 from zerocalc.spec.recipe import DTYPE_BYTES, StoredDtype
@@ -25,50 +25,6 @@ COMPONENTS: tuple[Component, ...] = (
 
 STORED_DTYPE: StoredDtype = "bf16"
 """In which checkpoints are kept unless their config says so."""
-
-
-@record
-class StoredBytes:
-    """Bytes of a checkpoint's tensors by ``format`` (a quantisation's, or a dtype): by component,
-    and by what they are for.
-
-    ``not_quantised`` are of the tensors kept in ``dtype``; ``codebooks`` also shapes and other
-    figures of a tensor. ``adapters`` are LoRA's, in a dtype of their own and in no component.
-    """
-
-    format: str
-    dtype: str
-    components: dict[Component, int]
-    weights: int
-    scales: int
-    zero_points: int
-    indices: int
-    codebooks: int
-    not_quantised: int
-    adapters: int
-
-
-@record
-class Counts:
-    """Parameters [elements]: ``active`` is what one token passes through, ``largest_leaf`` the
-    largest tensor's module.
-
-    ``total`` is the base and its ``adapters``, which are all that LoRA trains. ``stored_bytes`` is
-    what the tensors take as a checkpoint keeps them, scales included, adapters in their own dtype;
-    ``None`` where that is not known.
-    """
-
-    schema_version: int
-    total: int
-    trainable: int
-    active: int
-    components: dict[Component, int]
-    largest_leaf: int
-    largest_block: int
-    stored_bytes: int | None
-    stored: StoredBytes | None
-    notes: tuple[str, ...]
-    adapters: int = 0
 
 
 def count_parameters(model: Model | str | os.PathLike[str]) -> Counts:
@@ -93,13 +49,11 @@ def count_parameters(model: Model | str | os.PathLike[str]) -> Counts:
         raise ValueError(
             "a bare number of parameters has no tensors to count: give an architecture"
         )
-    components = dict.fromkeys(COMPONENTS, 0)
-    active = leaf = 0
-    for count, modules in ((1, arch.before), *arch.groups, (1, arch.after)):
+    components: dict[str, int] = dict.fromkeys(COMPONENTS, 0)
+    for count, modules in arch.all_groups():
         for module in modules:
             components[module.component] += module.parameter_elements * count
-            active += module.active_elements * count
-            leaf = max(leaf, *_leaves(module).values(), 0)
+    active = arch.active_elements
     blocks = [amount for _, amount in arch.group_elements]
     notes = list(model.assumed)
     added, adapters_bytes = 0, 0
@@ -121,7 +75,7 @@ def count_parameters(model: Model | str | os.PathLike[str]) -> Counts:
         added or model.trainable or total,
         active,
         components,
-        leaf,
+        largest_leaf(arch),
         max(blocks, default=0),
         size,
         kept,
@@ -133,7 +87,7 @@ def count_parameters(model: Model | str | os.PathLike[str]) -> Counts:
 def _stored(
     model: Model,
     arch: Architecture,
-    components: dict[Component, int],
+    components: dict[str, int],
     notes: list[str],
     adapters_bytes: int,
 ) -> StoredBytes | None:
@@ -155,7 +109,7 @@ def _stored(
         return None
     notes.extend(base.assumptions)
     given = base.component_bytes(size)
-    by_component = {component: given.get(component, 0) for component in components}
+    by_component: dict[str, int] = {name: given.get(name, 0) for name in COMPONENTS}
     s = base.sizes
     return StoredBytes(
         model.quantised.name,
@@ -168,6 +122,19 @@ def _stored(
         s.codebooks,
         base.kept * size,
         adapters_bytes,
+    )
+
+
+def largest_leaf(arch: Architecture) -> int:
+    """Parameters of the largest leaf module [elements]."""
+    return max(
+        [
+            amount
+            for _, modules in arch.all_groups()
+            for module in modules
+            for amount in _leaves(module).values()
+        ],
+        default=0,
     )
 
 

@@ -7,16 +7,16 @@ from collections.abc import Collection
 from rich.text import Text
 
 from zerocalc.answers.explain import PEAK_ROWS
-from zerocalc.answers.other_tools import STATES, Compared, Comparison
+from zerocalc.answers.other_tools import STATES, Compared, ToolComparison
 from zerocalc.quantities import figure
 from zerocalc.render.console import columns, emit, labelled
-from zerocalc.render.plans import unit_of
+from zerocalc.render.rows import unit_of
 from zerocalc.results import Plan, display_name
 
 NONE = "-"
 
 
-def show(plan: Plan, comparison: Comparison) -> None:
+def show(plan: Plan, comparison: ToolComparison) -> None:
     """Print the tool's figures, ours, and what makes the difference, by kind; where the tool has
     none at all, only that.
     """

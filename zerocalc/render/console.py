@@ -14,8 +14,8 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Span, Text
 
-from zerocalc.ledger import Moment
 from zerocalc.render.plain import plain_for, shows
+from zerocalc.results import Moment
 
 SHORT_MOMENT: dict[Moment, str] = {
     "load": "load",

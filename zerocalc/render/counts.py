@@ -5,10 +5,9 @@ from __future__ import annotations
 from rich.console import RenderableType
 from rich.text import Text
 
-from zerocalc.model.counting import Counts, StoredBytes
 from zerocalc.quantities import format_count
 from zerocalc.render.console import columns, emit, labelled
-from zerocalc.spec.model import Model
+from zerocalc.results import Counts, Model, StoredBytes
 
 PARTS = ("weights", "scales", "zero_points", "indices", "codebooks")
 

@@ -6,23 +6,33 @@ from rich.console import RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
-from zerocalc.answers.explain import ROWS_AT_PEAK, Explanation, TensorShare, saved_tensors
-from zerocalc.ledger import STATE_KINDS, Moment, Term
+from zerocalc.answers.explain import ROWS_AT_PEAK, Explanation, saved_tensors
 from zerocalc.quantities import byte_unit, figure, format_multiple
 from zerocalc.render.console import columns, emit, labelled
-from zerocalc.render.plans import header, parameters_of
-from zerocalc.results import Figure, Plan, TimePart, display_name
-from zerocalc.schedule import NETWORK_FABRICS, VOLUME_FACTOR, Collective, Placement
+from zerocalc.render.heading import header
+from zerocalc.results import (
+    NETWORK_FABRICS,
+    STATE_KINDS,
+    VOLUME_FACTOR,
+    Collective,
+    Figure,
+    Moment,
+    Placement,
+    Plan,
+    TensorShare,
+    Term,
+    TimePart,
+    display_name,
+)
 from zerocalc.sources import PAPERS, cited
-from zerocalc.spec.cluster import Cluster
 
 
 def show(plan: Plan, explanations: list[Explanation], whole: bool) -> None:
     """Print entries; ``whole`` where they are all that there are, so that sums can be shown too."""
-    shown: list[RenderableType] = [Text(line) for line in header(plan.job, parameters_of(plan))]
+    shown: list[RenderableType] = [Text(line) for line in header(plan)]
     for explanation in explanations:
         shown += _memory(plan, explanation, whole)
-        shown += _traffic(plan.job.cluster, explanation, whole)
+        shown += _traffic(plan, explanation, whole)
         shown += _times(explanation)
     symbols = _legend(explanations)
     rows = [("symbols", symbols)] if symbols else []
@@ -123,7 +133,7 @@ def _tensors(tensors: list[TensorShare], whose: str) -> RenderableType:
     return table
 
 
-def _crossing(cluster: Cluster, where: Placement) -> str:
+def _crossing(plan: Plan, where: Placement) -> str:
     """How much of a collective crosses the network, a GPU and a network card."""
     inside, across = (
         _rounded(amount) for amount in (where.intra_node_bytes, where.inter_node_bytes)
@@ -131,6 +141,7 @@ def _crossing(cluster: Cluster, where: Placement) -> str:
     parts = [f"{inside} inside nodes, {across} between nodes"]
     if where.hierarchical_bytes < where.inter_node_bytes:
         parts.append(f"{_rounded(where.hierarchical_bytes)} if each node's GPUs went first")
+    cluster = plan.job.cluster
     each = cluster.bytes_per_card(where.inter_node_bytes)
     if each is not None:
         parts.append(f"{_rounded(each)} by each of a node's {cluster.network_cards} network cards")
@@ -142,7 +153,7 @@ def _rounded(number: int) -> str:
     return f"{number:,} bytes" if size == 1 else f"{figure(number, size)} {unit}"
 
 
-def _traffic(cluster: Cluster, explanation: Explanation, whole: bool) -> list[RenderableType]:
+def _traffic(plan: Plan, explanation: Explanation, whole: bool) -> list[RenderableType]:
     if not explanation.collectives and not whole:
         return []
     lines: list[RenderableType] = [
@@ -169,7 +180,7 @@ def _traffic(cluster: Cluster, explanation: Explanation, whole: bool) -> list[Re
         lines += _entry(title, c, f"{_amount(c.sent_bytes)} sent by each GPU")
         where = places.get(id(c))
         if where is not None and where.inter_node_bytes:
-            lines.append(Padding(Text(_crossing(cluster, where), "dim"), (0, 0, 0, 2)))
+            lines.append(Padding(Text(_crossing(plan, where), "dim"), (0, 0, 0, 2)))
     if whole:
         network = [c.sent_bytes for c in explanation.collectives if c.fabric in NETWORK_FABRICS]
         lines.append(_sum("sent per GPU", network))

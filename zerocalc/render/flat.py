@@ -6,26 +6,17 @@ import csv
 import sys
 from collections.abc import Callable
 
-from zerocalc.ledger import Term
-from zerocalc.render.plans import (
-    header,
-    memory_rows,
-    parameters_of,
-    remarks,
-    traffic_rows,
-    unit_of,
-    unknown_sent,
-    verdict,
-)
-from zerocalc.results import Estimate, Plan, display_name
-from zerocalc.schedule import HOST_TRAFFIC
+from zerocalc.render.heading import header, verdict
+from zerocalc.render.plans import remarks
+from zerocalc.render.rows import memory_rows, traffic_rows, unit_of, unknown_sent
+from zerocalc.results import HOST_TRAFFIC, Estimate, Plan, display_name
 
 CSV_COLUMNS: dict[str, Callable[[Estimate], object]] = {
     "name": lambda c: c.name,
     "stage": lambda c: c.stage,
-    "weights_bytes": lambda c: _kind(c.memory.gpu.terms, "weights"),
-    "gradients_bytes": lambda c: _kind(c.memory.gpu.terms, "gradients"),
-    "optimizer_bytes": lambda c: _kind(c.memory.gpu.terms, "optimizer"),
+    "weights_bytes": lambda c: c.memory.gpu.bytes_of({"weights"}),
+    "gradients_bytes": lambda c: c.memory.gpu.bytes_of({"gradients"}),
+    "optimizer_bytes": lambda c: c.memory.gpu.bytes_of({"optimizer"}),
     "states_bytes": lambda c: c.memory.gpu.states_bytes,
     "peak_moment": lambda c: c.memory.gpu.peak_moment,
     "peak_bytes": lambda c: c.memory.gpu.peak_bytes,
@@ -56,10 +47,6 @@ CSV_COLUMNS: dict[str, Callable[[Estimate], object]] = {
 }
 
 
-def _kind(terms: tuple[Term, ...], kind: str) -> int:
-    return sum(t.bytes for t in terms if t.kind == kind)
-
-
 def show_csv(plan: Plan) -> None:
     """Print one line a candidate, in bytes."""
     writer = csv.writer(sys.stdout, lineterminator="\n")
@@ -73,7 +60,7 @@ def show_markdown(plan: Plan) -> None:
     unit, size = unit_of(plan)
     names = [display_name(c.name) for c in plan.candidates]
     lines = [str(verdict(plan)), ""] if plan.job.cluster.usable_bytes is not None else []
-    lines += ["<br>\n".join(header(plan.job, parameters_of(plan))), ""]
+    lines += ["<br>\n".join(header(plan)), ""]
     lines += [f"| {unit} per GPU | | {' | '.join(names)} |", f"|---|---:|{'---:|' * len(names)}"]
     lines += [
         f"| {row.label.strip()} | {row.coefficient} | {' | '.join(row.cells)} |"

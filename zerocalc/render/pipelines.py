@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from rich.text import Text
 
-from zerocalc.answers.pipeline_stages import StageRow
 from zerocalc.quantities import figure, format_count
 from zerocalc.render.console import columns, emit, labelled
-from zerocalc.render.plans import UNKNOWN, unit_of
-from zerocalc.results import Plan, display_name
-
-FITS = {True: "yes", False: "no", None: UNKNOWN}
+from zerocalc.render.rows import FITS, UNKNOWN, unit_of
+from zerocalc.results import PipelineStages, Plan, display_name
 
 
-def show(plan: Plan, rows: tuple[StageRow, ...]) -> None:
+def show(plan: Plan, rows: tuple[PipelineStages, ...]) -> None:
     """Print a row for each stage, or for several that are alike."""
     unit, size = unit_of(plan)
     known = plan.job.cluster.usable_bytes is not None

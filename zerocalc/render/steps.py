@@ -22,13 +22,21 @@ from zerocalc.answers.timeline import (
     unknown_gathers,
     walk,
 )
-from zerocalc.ledger import MOMENTS, STATE_KINDS, Moment, Term
 from zerocalc.quantities import figure
 from zerocalc.render.console import columns, emit, labelled
-from zerocalc.render.plans import header, parameters_of, unit_of
-from zerocalc.results import Estimate, Plan, display_name
-from zerocalc.schedule import Collective
-from zerocalc.spec.job import Job
+from zerocalc.render.heading import header
+from zerocalc.render.rows import unit_of
+from zerocalc.results import (
+    MOMENTS,
+    STATE_KINDS,
+    Collective,
+    Estimate,
+    Job,
+    Moment,
+    Plan,
+    Term,
+    display_name,
+)
 
 LEGEND = "+ has arrived, - is gone, > was sent (calls, bytes)"
 
@@ -39,7 +47,7 @@ def _count(number: int, noun: str, plural: str = "s") -> str:
 
 def show(plan: Plan) -> None:
     """Print the walk through one step."""
-    shown: list[RenderableType] = [Text(line) for line in header(plan.job, parameters_of(plan))]
+    shown: list[RenderableType] = [Text(line) for line in header(plan)]
     walks = [(candidate, walk(candidate)) for candidate in plan.candidates]
     heading, size = unit_of(plan)
     unit = heading.partition(" ")[0]

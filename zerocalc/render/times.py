@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from zerocalc.ledger import record
 from zerocalc.quantities import BITS, GB, format_rate
+from zerocalc.render.rows import Row
 from zerocalc.results import Plan, Timing
 
 MINUTE, HOUR = 60.0, 3600.0
@@ -11,15 +11,7 @@ LEAST_BANDWIDTH = GB // 10
 """Bytes a second; what less than this hides, any network does."""
 
 
-@record
-class TimeRow:
-    """One line: a label and a figure per candidate."""
-
-    label: str
-    cells: tuple[str, ...]
-
-
-def time_rows(plan: Plan) -> list[TimeRow]:
+def time_rows(plan: Plan) -> list[Row]:
     """Rows of the candidates' times; none where they are not known."""
     found = [c.time for c in plan.candidates]
     times = [t for t in found if t is not None]
@@ -28,9 +20,9 @@ def time_rows(plan: Plan) -> list[TimeRow]:
 
     unit = _unit(max(t.step_seconds for t in times))
 
-    def seconds(label: str, values: list[float], always: bool = True) -> list[TimeRow]:
+    def seconds(label: str, values: list[float], always: bool = True) -> list[Row]:
         return (
-            [TimeRow(label, tuple(_in(unit, value) for value in values))]
+            [Row(label, "", tuple(_in(unit, value) for value in values))]
             if always or any(values)
             else []
         )
@@ -44,11 +36,11 @@ def time_rows(plan: Plan) -> list[TimeRow]:
     )
     rows += seconds("  pipeline's bubble", [t.bubble_seconds for t in times], always=False)
     rows += seconds("  optimizer's update", [t.update_seconds for t in times])
-    rows.append(TimeRow("  MFU, of the dense peak", tuple(f"{100 * t.mfu:.1f} %" for t in times)))
-    rows.append(TimeRow("  tokens per second", tuple(f"{t.tokens_per_second:,.0f}" for t in times)))
+    rows.append(Row("  MFU, of the dense peak", "", tuple(f"{100 * t.mfu:.1f} %" for t in times)))
+    rows.append(Row("  tokens per second", "", tuple(f"{t.tokens_per_second:,.0f}" for t in times)))
     if times[0].days is not None:
-        rows.append(TimeRow("  days", tuple(f"{t.days or 0:,.1f}" for t in times)))
-        rows.append(TimeRow("  GPU-hours", tuple(f"{t.gpu_hours or 0:,.0f}" for t in times)))
+        rows.append(Row("  days", "", tuple(f"{t.days or 0:,.1f}" for t in times)))
+        rows.append(Row("  GPU-hours", "", tuple(f"{t.gpu_hours or 0:,.0f}" for t in times)))
     return rows
 
 

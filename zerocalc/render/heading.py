@@ -1,0 +1,166 @@
+"""What stands above a plan's table: the verdict, and what was asked."""
+
+from __future__ import annotations
+
+from rich.text import Text
+
+from zerocalc.answers.planner import short_of, unsure
+from zerocalc.quantities import GIB, figure, format_count, format_gib, format_multiple
+from zerocalc.results import Estimate, Job, Plan, display_name
+
+
+def verdict(plan: Plan) -> Text:
+    """The first line when the GPU's memory is known."""
+    known = plan.job.cluster.usable_bytes
+    usable = known or 0
+    chosen = plan.chosen
+    if chosen is not None:
+        gpu = chosen.memory.gpu
+        name = display_name(chosen.name)
+        if chosen.fits:
+            spare = format_gib(usable - gpu.reserved_bytes)
+            fits = "fits on an even share of the pipeline" if plan.job.even_share else "fits"
+            return Text(
+                f"{name} {fits}: {figure(gpu.reserved_bytes, GIB)} of "
+                f"{format_gib(usable)}, {spare} to spare. {_traffic(chosen)}",
+                "bold green",
+            )
+        takes = f"{figure(gpu.reserved_bytes, GIB)} of {format_gib(usable)}"
+        condition = (
+            f"without {', '.join(gpu.unknown)}"
+            if gpu.unknown
+            else f"if {' and '.join(unsure(chosen))}"
+        )
+        return Text(f"{name} may fit: {takes} {condition}. {_traffic(chosen)}", "bold yellow")
+    best = min(plan.candidates, key=lambda c: c.memory.gpu.reserved_bytes)
+    lacking = max(best.memory.gpu.reserved_bytes, best.memory.gpu.states_bytes) - usable
+    if lacking > 0 and known is not None:
+        lacks = f"{'at least ' if best.memory.gpu.unknown else ''}{format_gib(lacking)}"
+        return Text(
+            f"Nothing fits in {format_gib(usable)}: {display_name(best.name)}, the "
+            f"closest, lacks {lacks}.",
+            "bold red",
+        )
+    fitting = [
+        c
+        for c in plan.candidates
+        if (max(c.memory.gpu.reserved_bytes, c.memory.gpu.states_bytes) <= usable or known is None)
+        and short_of(c)
+    ]
+    if fitting:
+        best = min(
+            fitting,
+            key=lambda c: sum(tier.lacking_bytes for tier in (c.memory.cpu, c.memory.nvme) if tier),
+        )
+        return Text(
+            f"Nothing fits: {display_name(best.name)}, the closest, lacks "
+            f"{' and '.join(short_of(best))}.",
+            "bold red",
+        )
+    return Text("Nothing can be recommended.", "bold yellow")
+
+
+def _traffic(candidate: Estimate) -> str:
+    ratio = candidate.communication.ratio_to_dp
+    if ratio is None:
+        return "No traffic between data-parallel ranks."
+    if candidate.stage == 0:
+        return "Plain data parallelism."
+    return (
+        "Same traffic as DDP."
+        if ratio == 1
+        else f"{format_multiple(ratio, 3)}× the traffic of DDP."
+    )
+
+
+def header(plan: Plan) -> list[str]:
+    """What was asked, in one line for states and one for the batch where it is known."""
+    job = plan.job
+    p, t = job.parallel, job.training
+    degrees = "".join(
+        f", {name} {degree}"
+        for name, degree in (
+            ("tp", p.tp),
+            ("pp", p.pp),
+            ("interleave", p.interleave),
+            ("cp", p.cp),
+            ("ep", p.ep),
+        )
+        if degree > 1
+    )
+    degrees += f", etp {job.expert_tensor_parallel}" if job.experts_apart and p.tp > 1 else ""
+    gpus = f"{job.cluster.gpus:,} GPU{'s' if job.cluster.gpus > 1 else ''}"
+    kind = f" {job.cluster.gpu.title}" if job.cluster.gpu else ""
+    lines = [f"{_model(plan)}, {gpus}{kind}{degrees}, N_d {job.shards:,}"]
+    lora = job.model.lora
+    if job.model.trainable:
+        lines[0] += f", {job.model.trainable:,} trained"
+    per_parameter = f"{job.trained_recipe.bytes_per_parameter:.4g} B/param"
+    lines.append(
+        f"recipe {job.recipe.name} ({per_parameter}{' of the adapters' if lora else ''}), "
+        f"{job.framework.name}"
+    )
+    if lora:
+        base = job.recipe.compute if job.model.quantised is None else job.model.quantised.name
+        lines.append(
+            f"LoRA of rank {lora.rank} on {', '.join(lora.targets)}, adapters in "
+            f"{job.adapter_dtype}, base frozen in {base}"
+        )
+    if t.seq and not job.model.is_bare:
+        batch = (
+            f"sequences of {t.seq:,}, micro-batch {t.micro_batch:,}, accumulation "
+            f"{t.accumulation:,}"
+        )
+        kernel = f", {t.attention} attention" if job.model.has_attention else ""
+        lines.append(f"{batch}, recompute {_recomputed(job)}{kernel}{_layers(job)}")
+    elif t.accumulation > 1:
+        lines.append(f"accumulation {t.accumulation:,}")
+    choices = _choices(job)
+    return [*lines, ", ".join(choices)] if choices else lines
+
+
+def _model(plan: Plan) -> str:
+    """The model in a few words: its title where it has one, and its parameters."""
+    title, total = plan.job.model.title, plan.parameters.total
+    count = f"{format_count(total)} parameter{'s' if total > 1 else ''}"
+    return f"{title}, {count}" if title else count
+
+
+def _recomputed(job: Job) -> str:
+    """What is recomputed, as far as it is not the default."""
+    t = job.training
+    out: str = t.recompute
+    if (
+        t.recompute == "selective"
+        and t.recompute_modules != type(t).model_fields["recompute_modules"].default
+    ):
+        out += f" ({', '.join(t.recompute_modules)})"
+    return f"{out} of one layer in {t.recompute_every}" if t.recompute_every > 1 else out
+
+
+def _layers(job: Job) -> str:
+    """Whose layers and loss, where they are not the framework's."""
+    how, loss = job.implementation, job.loss
+    whose = f", {how.name} layers" if how.name != job.framework.implementation else ""
+    return whose + (f", loss {loss.name}" if loss.name != how.loss else "")
+
+
+def _choices(job: Job) -> list[str]:
+    """What was chosen among ZeRO's options and is not the default, as its flags are spelled."""
+    out = [f"{job.model.blocks} blocks"] if job.model.blocks else []
+    if job.parallel.sequence_parallel:
+        out.append("sequence-parallel")
+    for name, field in type(job.zero).model_fields.items():
+        value = getattr(job.zero, name)
+        if name != "stage" and value != field.default:
+            word = name.replace("_", "-")
+            out.append(
+                word
+                if value is True
+                else f"no-{word}"
+                if value is False
+                else f"{word} {value:,}"
+                if isinstance(value, int)
+                else f"{word} {value}"
+            )
+    return out
