@@ -27,13 +27,13 @@ def recipe(*rows: dict[str, Any]) -> dict[str, Any]:
 
 
 def framework(recipe: str, stages: int) -> dict[str, Any]:
-    stage = {"stage": 1, "name": "a", "sync": "step", "reduce_buffers": 1}
+    stage = {"stage": 1, "name": "a", "sync": "step"}
     return {
         "name": "x",
+        "like": "paper",
         "source": "y",
         "recipe": recipe,
         "implementation": "paper",
-        "units_in_flight": 1,
         "stages": [stage] * stages,
     }
 
@@ -101,6 +101,21 @@ BAD_JOBS: list[tuple[str, str | bytes, str]] = [
         "a framework of two stages 1",
         job_text(framework=framework("mixed-adam", 2)),
         "framework.stages:",
+    ),
+    (
+        "a framework like none",
+        job_text(framework={**framework("sgd", 1), "like": "x"}),
+        "framework.like: name the framework that it is like",
+    ),
+    (
+        "a framework with a field that the other lacks",
+        job_text(framework={"name": "x", "like": "paper", "wraps": "root"}),
+        "framework.wraps: paper has no such choice",
+    ),
+    (
+        "a framework with an unknown field",
+        job_text(framework={"name": "x", "like": "paper", "moves": []}),
+        "framework.moves: is not a known field",
     ),
     ("a framework of an unknown recipe", job_text(framework=framework("nothing", 1)), ""),
     ("stage true", job_text(zero={"stage": True}), "zero.stage:"),
@@ -354,6 +369,7 @@ def test_texts_of_files_are_printed_visibly(
     recipe = json.loads(run("presets", "recipes", "sgd", "--json").out)["sgd"]
     for table in (framework, recipe, framework["stages"][1], recipe["rows"][0]):
         table["name"] = NASTY
+    framework["like"] = "paper"
     Path("fw.json").write_text(json.dumps(framework))
     Path("recipe.json").write_text(json.dumps({**recipe, "note": NASTY, "title": NASTY}))
     toml = text.replace("\\u001b", "\\u001B")

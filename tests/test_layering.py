@@ -201,10 +201,9 @@ def test_kinds_have_dropout_and_positions_of_their_own() -> None:
 
 def test_another_framework_brings_its_own_recipe(tmp_path: Path) -> None:
     file = tmp_path / "own.toml"
-    stage = '[[stages]]\nstage = 3\nname = "own"\nsync = "step"\nreduce_buffers = 1\n'
     file.write_text(
-        'name = "own"\nsource = "us, for a test"\nrecipe = "megatron"\nimplementation = '
-        f'"megatron"\nunits_in_flight = 1\n{stage}'
+        'name = "own"\nlike = "paper"\nsource = "us, for a test"\nrecipe = "megatron"\n'
+        'implementation = "megatron"\nunits_in_flight = 1\n'
     )
     saved = run_line("plan --params 1B --gpus 8 --json").out
     changed = json.loads(

@@ -508,7 +508,7 @@ def test_a_frameworks_table_is_checked() -> None:
         "framework": framework,
         "zero": {"offload_optimizer": "cpu"},
     }
-    with pytest.raises(ValueError, match=r"stage 2: offload\.optimizer\.0: 'tape' is not one of"):
+    with pytest.raises(ValueError, match=r"framework.stages.2.offload.optimizer.0"):
         Job.model_validate(table)
 
 

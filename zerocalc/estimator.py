@@ -86,7 +86,7 @@ def _on_rank(job: Job, holds: Rank, stage: int) -> tuple[Estimate, tuple[str, ..
         raise FieldError(
             "zero.stage", f"{stage} of {job.framework.name} cannot offload what is asked for"
         )
-    plan = program_of(job.framework.program)
+    plan = program_of(job.framework.like)
     holds = rounded(holds, job, plan.pads(stage))
     ledger, sent = _run(job, holds, behaviour, plan)
     schedule = merge([sent, model_parallel(job, holds)])

@@ -130,7 +130,7 @@ def _padding(job: Job, held: list[Share]) -> list[str]:
     """
     own, holds = held[0]
     for stage in job.stages:
-        whole = rounded(holds, own, program_of(job.framework.program).pads(stage))
+        whole = rounded(holds, own, program_of(job.framework.like).pads(stage))
         more = max(part.padded / part.parameters for part in whole.parts or (whole,)) - 1
         if more > MUCH_PADDING:
             return [

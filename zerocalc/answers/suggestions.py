@@ -144,7 +144,7 @@ class _Search:
             return self.best(_changed(job, "cluster", gpus=gpus), last) is not None
 
         upper = job.cluster.gpus
-        padded = any(program_of(job.framework.program).pads(stage) != "none" for stage in last)
+        padded = any(program_of(job.framework.like).pads(stage) != "none" for stage in last)
         if not any(
             fits(upper * max(1, many // upper)) for many in (MANY_GPUS if padded else MANY_GPUS[:1])
         ):

@@ -286,7 +286,7 @@ def is_fsdp1(job: Job) -> bool:
     """Whether FSDP1 runs the job: it differs from FSDP2 in what it keeps while nothing is reduced,
     in what it gathers into, and in what it pins.
     """
-    return job.framework.program == FSDP1
+    return job.framework.like == FSDP1
 
 
 def offloading(job: Job) -> Offloading:

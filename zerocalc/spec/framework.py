@@ -63,7 +63,7 @@ class Framework(Spec):
 
     name: Annotated[str, Field(min_length=1, max_length=60)]
     """What it is called."""
-    like: Annotated[str, Field(max_length=60)] = ""
+    like: Annotated[str, Field(min_length=1, max_length=60)]
     """The framework whose program it runs: itself unless told otherwise."""
     title: Annotated[str, Field(max_length=200)] = ""
     """What it is, in words."""
@@ -116,8 +116,10 @@ class Framework(Spec):
     @classmethod
     def _as_another(cls, data: Any) -> Any:
         """The fields of the framework that this one is like, with its own over them."""
-        if not isinstance(data, dict) or "stages" in data or not isinstance(data.get("like"), str):
+        if not isinstance(data, dict):
             return data
+        if "stages" in data or not isinstance(data.get("like"), str):
+            return {"like": data.get("name"), **data}
         whole = presets.load("frameworks", data["like"])
         for key in data:
             if key in cls.model_fields and key not in whole and key not in OF_ITS_OWN:
@@ -129,16 +131,11 @@ class Framework(Spec):
         numbers = [stage.stage for stage in self.stages]
         if numbers != sorted(set(numbers)):
             raise FieldError("framework.stages", "are not in rising order, each once")
-        if not presets.is_preset("frameworks", self.program):
+        if not presets.is_preset("frameworks", self.like):
             known = ", ".join(presets.names("frameworks"))
             text = f"name the framework that it is like: one of {known}"
             raise FieldError("framework.like", text)
         return self
-
-    @property
-    def program(self) -> str:
-        """The name of the program that it runs."""
-        return self.like or self.name
 
     def offers(self, way: str) -> bool:
         """Whether it divides a layer in that way."""
