@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from zerocalc.frameworks.program import Program
 
 HOMES = {
+    "deepspeed": "deepspeed.PROGRAM",
     "torch-ddp": "ddp.PROGRAM",
     "fsdp1": "fsdp.FLAT",
     "fsdp2": "fsdp.FULLY_SHARD",

@@ -12,11 +12,12 @@ decide, and both are looked at wherever the program computes in a layer.
 from __future__ import annotations
 
 from functools import cached_property
+from itertools import chain
 from typing import Literal
 
 from zerocalc.formulas.buffers import held_bytes, held_in_group_bytes, held_share_bytes
 from zerocalc.ledger import MOMENTS, Block, Kind, Moment, Term, block, replaced, span, term
-from zerocalc.memory.saved import Position, Saved
+from zerocalc.memory.saved import Alive, Position, Saved
 from zerocalc.memory.states import states
 from zerocalc.schedule import Collective, Link, Op, Phase, collective
 from zerocalc.sharding.rank import Rank
@@ -51,7 +52,7 @@ class Step:
         self.spanning: list[Term] = []
         self._unknown: list[str] = []
         self._assumptions: list[str] = []
-        self._largest: dict[Moment, tuple[int, tuple[Term, ...], Position]] = {}
+        self._largest: dict[Moment, tuple[int, tuple[Term, ...], tuple[Alive, ...]]] = {}
 
     # Dtypes and groups of ranks.
 
@@ -76,7 +77,12 @@ class Step:
 
     def group(self, ranks: int) -> Link:
         """A smaller group of neighbouring ranks."""
-        return link(self.job, self.rank.group, ranks, self.job.framework.source)
+        return self.link(ranks)
+
+    def link(self, ranks: int, source: str = "", *, apart: int = 1) -> Link:
+        """Some of the ranks that reduce with each other, each ``apart`` ranks from the next."""
+        source = source or self.job.framework.source
+        return link(self.job, self.rank.group, ranks, source, apart=apart)
 
     # Traffic.
 
@@ -217,10 +223,16 @@ class Step:
 
     def mark(self, moment: Moment, position: Position = "idle") -> None:
         """Look at all that is alive at an instant, with the activations of its position."""
-        total = self._alive_bytes + self.saved.bytes(position)
+        self.look(moment, self.saved.at(position))
+
+    def look(self, moment: Moment, *saved: Alive) -> None:
+        """Look at all that is alive at an instant, with some activations."""
+        total = self._alive_bytes
+        for each in saved:
+            total += each.bytes
         before = self._largest.get(moment)
         if before is None or total > before[0]:
-            self._largest[moment] = total, tuple(self._alive.values()), position
+            self._largest[moment] = total, tuple(self._alive.values()), saved
 
     def forward(self) -> None:
         """The forward pass begins; what is alive so far is there at rest."""
@@ -274,8 +286,8 @@ class Step:
     def block(self) -> Block:
         """The terms of the step: what was alive at each moment's largest instant."""
         alive: dict[int, tuple[Term, list[Moment]]] = {}
-        for moment, (_, held, position) in self._largest.items():
-            for made in (*held, *self.saved.at(position)):
+        for moment, (_, held, saved) in self._largest.items():
+            for made in chain(held, *[each.terms for each in saved]):
                 alive.setdefault(id(made), (made, []))[1].append(moment)
         terms = [*self.spanning, *self.saved.elsewhere]
         for made, moments in alive.values():

@@ -9,9 +9,10 @@ from zerocalc.formulas.buffers import (
     held_share_bytes,
     touched,
 )
+from zerocalc.frameworks.zero3_modules import windowed
 from zerocalc.ledger import ACTIVATION_KINDS, EMPTY, Block, Moment, Term, block, span, term
 from zerocalc.memory.live import live, more_within
-from zerocalc.sharding.call_order import trained, windowed
+from zerocalc.sharding.call_order import trained
 from zerocalc.sharding.rank import Rank
 from zerocalc.spec.framework import FrameworkStage
 from zerocalc.spec.framework_rows import Holding

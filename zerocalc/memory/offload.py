@@ -8,9 +8,9 @@ from zerocalc.formulas.buffers import held_bytes
 from zerocalc.formulas.formula import ceil_div
 from zerocalc.formulas.offload import factor_bytes, node_bytes, page_locked, rounding_bytes
 from zerocalc.formulas.states import waiting_bytes
+from zerocalc.frameworks.flat_buffer import touched_elements
 from zerocalc.ledger import EMPTY, MOMENTS, Block, Term, block, replaced, term
 from zerocalc.memory.states import WAITING
-from zerocalc.sharding.call_order import touched_elements
 from zerocalc.sharding.rank import Rank
 from zerocalc.spec.framework import FrameworkStage
 from zerocalc.spec.framework_offload import Offload

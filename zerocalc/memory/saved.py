@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Literal
 
-from zerocalc.ledger import Block, Moment, Term
+from zerocalc.ledger import Block, Moment, Term, record
 
 Position = Literal[
     "idle",
@@ -59,6 +59,20 @@ ALIVE: dict[Position, Callable[[Term], bool]] = {
 }
 
 
+@record
+class Alive:
+    """Activation terms that are alive together, and their bytes."""
+
+    terms: tuple[Term, ...]
+    bytes: int
+
+
+def alive(terms: Iterable[Term]) -> Alive:
+    """Terms that are alive together."""
+    listed = tuple(terms)
+    return Alive(listed, sum([each.bytes for each in listed]))
+
+
 class Saved:
     """The activations of one rank by position. ``block`` lists them, at the moments of the ledger;
     those on the host are alive there all the same, and cost a GPU nothing.
@@ -68,23 +82,15 @@ class Saved:
         self.elsewhere = tuple([each for each in made.terms if each.tier != "gpu"])
         self._terms = tuple([each for each in made.terms if each.tier == "gpu"])
         self.unknown, self.assumptions = made.unknown, made.assumptions
-        self._at: dict[Position, tuple[Term, ...]] = {}
-        self._bytes: dict[Position, int] = {}
+        self._at: dict[Position, Alive] = {}
 
-    def at(self, position: Position) -> tuple[Term, ...]:
-        """The terms alive at an instant."""
+    def at(self, position: Position) -> Alive:
+        """What is alive at an instant."""
         found = self._at.get(position)
         if found is None:
-            alive = ALIVE[position]
-            found = self._at[position] = tuple([each for each in self._terms if alive(each)])
+            chosen = ALIVE[position]
+            found = self._at[position] = alive([each for each in self._terms if chosen(each)])
         return found
-
-    def bytes(self, position: Position) -> int:
-        """Bytes alive at an instant."""
-        amount = self._bytes.get(position)
-        if amount is None:
-            amount = self._bytes[position] = sum([each.bytes for each in self.at(position)])
-        return amount
 
 
 NOTHING = Block(())

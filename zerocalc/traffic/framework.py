@@ -7,9 +7,10 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from zerocalc.formulas.formula import ceil_div
+from zerocalc.frameworks.zero3_modules import windowed
 from zerocalc.model.architecture import on_rank
 from zerocalc.schedule import Collective, Link, collective
-from zerocalc.sharding.call_order import trained, windowed
+from zerocalc.sharding.call_order import trained
 from zerocalc.sharding.gather_units import pipeline_split
 from zerocalc.sharding.rank import Rank
 from zerocalc.spec.framework import FrameworkStage

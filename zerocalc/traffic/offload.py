@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from zerocalc.formulas.formula import ceil_div
+from zerocalc.frameworks.flat_buffer import touched_elements
 from zerocalc.ledger import Term
 from zerocalc.schedule import Collective, Link, Phase, collective
-from zerocalc.sharding.call_order import touched_elements
 from zerocalc.sharding.rank import Rank
 from zerocalc.spec.framework import FrameworkStage
 from zerocalc.spec.framework_offload import Transfer
