@@ -16,8 +16,8 @@ from tests.running import refused, run_line
 from tests.strategies import tables
 from zerocalc import Estimate, Job, estimate, plan, presets
 from zerocalc.formulas.offload import page_locked
+from zerocalc.frameworks.flat_buffer import touched_elements
 from zerocalc.ledger import MOMENTS, STATE_KINDS, Term
-from zerocalc.sharding.call_order import touched_elements
 from zerocalc.sharding.rank import rank
 
 FILE = json.loads((Path(__file__).parent / "data" / "offload_runs.json").read_text("utf-8"))

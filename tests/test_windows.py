@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from zerocalc import Job, estimate
+from zerocalc.frameworks.zero3_modules import windowed
 from zerocalc.frameworks.zero3_prefetch import Calls, Layers, Node, Stack, Windows, gathers
 from zerocalc.ledger import ACTIVATION_KINDS, Moment
-from zerocalc.sharding.call_order import windowed
 from zerocalc.sharding.rank import rank
 
 RUNS: list[dict[str, Any]] = json.loads(

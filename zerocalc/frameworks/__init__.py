@@ -10,6 +10,7 @@ if TYPE_CHECKING:
 
 HOMES = {
     "paper": "paper.PROGRAM",
+    "deepspeed": "deepspeed.PROGRAM",
     "torch-ddp": "ddp.PROGRAM",
     "fsdp1": "fsdp.FLAT",
     "fsdp2": "fsdp.FULLY_SHARD",

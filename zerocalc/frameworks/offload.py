@@ -9,11 +9,11 @@ from zerocalc.formulas.buffers import held_bytes
 from zerocalc.formulas.formula import ceil_div
 from zerocalc.formulas.offload import factor_bytes, node_bytes, page_locked, rounding_bytes
 from zerocalc.formulas.states import waiting_bytes
+from zerocalc.frameworks.flat_buffer import touched_elements
 from zerocalc.frameworks.step import Step, Word
 from zerocalc.ledger import MOMENTS, Block, Kind, Term, block, record, replaced, term
 from zerocalc.memory.states import WAITING
 from zerocalc.schedule import Link, Phase, collective
-from zerocalc.sharding.call_order import touched_elements
 from zerocalc.spec.recipe import DTYPE_BYTES
 from zerocalc.spec.zero import Tier
 
