@@ -37,7 +37,7 @@ from zerocalc.huggingface.quantisation_table import QuantisationError
 from zerocalc.huggingface.quantised import read as read_quantisation
 from zerocalc.presets import PresetError, nearest
 from zerocalc.quantities import parse_fraction, parse_whole, shown
-from zerocalc.spec.base import explain
+from zerocalc.spec.base import FieldError, explain
 from zerocalc.spec.implementation import UNKNOWN
 from zerocalc.spec.model import Model
 from zerocalc.spec.quantisation import Quantisation
@@ -223,7 +223,7 @@ class _Reader:
                     "assumed": (*self.notes, *file.noted(self.config)),
                 }
             )
-        except ExpressionError as error:
+        except (ExpressionError, FieldError) as error:
             raise PresetError(f"{self.name}: {error}") from None
         except ValidationError as error:
             raise PresetError(

@@ -11,7 +11,7 @@ from zerocalc.formulas.formula import ceil_div
 from zerocalc.model.architecture import Architecture, Modules
 from zerocalc.model.forward import Step, Steps, passed, streams_of
 from zerocalc.model.module import Layout
-from zerocalc.model.registry import written
+from zerocalc.model.registry import check, written
 from zerocalc.model.trace import Adapters, Tape
 from zerocalc.spec.base import FieldError
 from zerocalc.spec.implementation import Implementation
@@ -35,6 +35,8 @@ def architecture(
         width = hidden
     else:
         before, groups, after = _listed(model.stack)
+        for steps in (before, *[modules for _, modules in groups], after):
+            check(steps)
         vocab, hidden, tied = _head_of(model.stack)
         width = _width_of(groups) or hidden
     known = model.stack is None or model.stack.activations

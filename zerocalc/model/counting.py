@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 
 from zerocalc.ledger import record
@@ -176,7 +177,7 @@ def _leaves(module: Module) -> dict[str, int]:
     kept in one tensor each for up and down.
     """
     leaves: dict[str, int] = {}
-    for parameter in module.parameters:
-        leaf = parameter.name.rpartition(".")[0]
-        leaves[leaf] = leaves.get(leaf, 0) + parameter.elements
+    for row in module.parameter_rows:
+        leaf = row.name.rpartition(".")[0]
+        leaves[leaf] = leaves.get(leaf, 0) + math.prod(row.shape)
     return leaves

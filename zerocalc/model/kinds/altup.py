@@ -7,13 +7,14 @@ Source: transformers 5.24.0, models/gemma3n/modeling_gemma3n.py.
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, get_args
 
-from zerocalc.model.module import ParameterRow, linear
-from zerocalc.model.trace import FULL, Tape, Value
+from zerocalc.model.kind import Kind
+from zerocalc.model.module import ParameterRow, linear, replicated, tensor
+from zerocalc.model.trace import FULL, NormKind, Tape, Value
 
 Part = Literal["spread", "predict", "correct", "join"]
-KIND = "rms_power"
+NORM_KIND: NormKind = "rms_power"
 
 
 def altup_weights(*, hidden: int, streams: int, part: Part) -> tuple[ParameterRow, ...]:
@@ -28,11 +29,11 @@ def altup_weights(*, hidden: int, streams: int, part: Part) -> tuple[ParameterRo
     if part == "correct":
         return ()
     return (
-        ("altup.output_scale", (hidden,), False),
+        tensor("altup.output_scale", hidden),
         *linear("altup.correction", streams, streams),
         *linear("altup.prediction", streams * streams, streams),
         *linear("altup.router", streams, hidden),
-        ("altup.norm.weight", (hidden,), False),
+        replicated("altup.norm.weight", hidden),
     )
 
 
@@ -44,7 +45,6 @@ def alternate(
     streams: int,
     part: Part,
     correct_scale: bool = True,
-    **_: object,
 ) -> Value:
     """One part of alternating updates; returns the stream that is read next.
 
@@ -88,7 +88,7 @@ def alternate(
 
 def _router(tape: Tape, x: Value, streams: int) -> Value:
     """The tanh of a projection of the normed stream, in fp32: how much it says of each stream."""
-    normed = tape.norm(x, "altup norm", KIND, "altup router input")
+    normed = tape.norm(x, "altup norm", NORM_KIND, "altup router input")
     scores = tape.cast(
         tape.linear(normed, "altup.router", "scores of the streams", (streams,)), FULL
     )
@@ -122,11 +122,11 @@ def laurel_weights(*, hidden: int, rank: int) -> tuple[ParameterRow, ...]:
     return (
         *linear("laurel.down", rank, hidden),
         *linear("laurel.up", hidden, rank),
-        ("laurel.norm.weight", (hidden,), False),
+        replicated("laurel.norm.weight", hidden),
     )
 
 
-def augment(tape: Tape, x: Value, *, rank: int, **_: object) -> None:
+def augment(tape: Tape, x: Value, *, rank: int) -> None:
     """A low-rank product of the normed stream, normed: it is added to the residual stream beside
     attention's result.
     """
@@ -134,6 +134,23 @@ def augment(tape: Tape, x: Value, *, rank: int, **_: object) -> None:
     tape.norm(
         tape.linear(low, "laurel.up", "augmented residual", (x.shape[-1],), x.divisor),
         "laurel norm",
-        KIND,
+        NORM_KIND,
         "augmented residual, normed",
     )
+
+
+ALTUP = Kind(
+    component="other",
+    sizes=("hidden", "streams"),
+    weights=altup_weights,
+    forward=alternate,
+    role="stream",
+    words={"part": get_args(Part)},
+)
+LAUREL = Kind(
+    component="other",
+    sizes=("hidden", "rank"),
+    weights=laurel_weights,
+    forward=augment,
+    role="side",
+)

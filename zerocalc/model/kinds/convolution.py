@@ -7,8 +7,8 @@ causal_conv1d_interface.py (its backward keeps its input).
 
 from __future__ import annotations
 
-from zerocalc.model.kinds.attention import entering
-from zerocalc.model.module import ParameterRow, linear
+from zerocalc.model.kind import Kind
+from zerocalc.model.module import ParameterRow, linear, tensor
 from zerocalc.model.trace import Tape, Value
 
 
@@ -16,19 +16,19 @@ def convolution_weights(*, hidden: int, conv: int, bias: bool = False) -> tuple[
     """The tensors of a gated short convolution of width ``conv``."""
     rows: tuple[ParameterRow, ...] = (
         *linear("conv.in", 3 * hidden, hidden, bias=bias),
-        ("conv.weight", (hidden, 1, conv), False),
+        tensor("conv.weight", hidden, 1, conv),
     )
     return (
         *rows,
-        *((("conv.bias", (hidden,), False),) if bias else ()),
-        *linear("conv.out", hidden, hidden, bias=bias),
+        *((tensor("conv.bias", hidden),) if bias else ()),
+        *linear("conv.out", hidden, hidden, bias=bias, split="rows"),
     )
 
 
-def convolve(tape: Tape, x: Value, *, hidden: int, **_: object) -> Value:
+def convolve(tape: Tape, x: Value, *, hidden: int) -> Value:
     """C · conv(B · x): each product keeps both its factors, and the convolution its input."""
     tp = tape.run.tp
-    three = tape.linear(entering(tape, x), "conv.in", "input and its two gates", (3 * hidden,), tp)
+    three = tape.linear(tape.entering(x), "conv.in", "input and its two gates", (3 * hidden,), tp)
     tape.keep(three)
     gated = Value("gated input", three.dtype, tp, (tape.run.tokens, hidden))
     tape.keep(gated)
@@ -41,3 +41,11 @@ def convolve(tape: Tape, x: Value, *, hidden: int, **_: object) -> Value:
         (hidden,),
         tape.run.sequence,
     )
+
+
+CONVOLUTION = Kind(
+    component="other",
+    sizes=("hidden", "conv"),
+    weights=convolution_weights,
+    forward=convolve,
+)

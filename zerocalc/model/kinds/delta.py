@@ -11,10 +11,10 @@ ops/gated_delta_rule/chunk.py and ops/kda/chunk.py; causal-conv1d 1.6, causal_co
 from __future__ import annotations
 
 import math
-from typing import Literal
+from typing import Literal, get_args
 
-from zerocalc.model.kinds.attention import entering
-from zerocalc.model.module import ParameterRow, linear
+from zerocalc.model.kind import Kind
+from zerocalc.model.module import ParameterRow, linear, replicated, tensor
 from zerocalc.model.trace import FULL, MASK, Tape, Value
 
 CHUNK = 64
@@ -47,13 +47,13 @@ def delta_weights(
     rows: list[ParameterRow] = []
     for name, width in _products(projections, keys, values, value_heads):
         rows += linear(f"delta.{name}", width, hidden)
-    rows.append(("delta.conv.weight", (2 * keys + values, 1, conv), False))
+    rows.append(tensor("delta.conv.weight", 2 * keys + values, 1, conv))
     rows += [
-        ("delta.dt_bias", (value_heads,), False),
-        ("delta.A_log", (value_heads,), False),
-        ("delta.norm.weight", (value_dim,), False),
+        tensor("delta.dt_bias", value_heads),
+        tensor("delta.A_log", value_heads),
+        replicated("delta.norm.weight", value_dim),
     ]
-    return (*rows, *linear("delta.out", hidden, values))
+    return (*rows, *linear("delta.out", hidden, values, split="rows"))
 
 
 def _products(
@@ -76,14 +76,13 @@ def delta(
     value_dim: int,
     projections: Projections = "paired",
     doubled: bool = False,
-    **_: object,
 ) -> Value:
     """The forward pass of a gated delta network; ``doubled``: the step is multiplied by two after
     its sigmoid.
     """
     tp, tokens, hidden = tape.run.tp, tape.run.tokens, x.shape[-1]
     keys, values, heads = (key_heads, key_dim), (value_heads, value_dim), (tokens, value_heads)
-    x = entering(tape, x)
+    x = tape.entering(x)
     for name, width in _products(
         projections, key_heads * key_dim, value_heads * value_dim, value_heads
     ):
@@ -155,12 +154,12 @@ def channel_weights(
             rows += linear(f"delta.{name}", inner, hidden)
     return (
         *rows,
-        ("delta.conv.weight", (3 * inner, 1, conv), False),
-        ("delta.dt_bias", (inner,), False),
-        ("delta.A_log", (1, 1, heads, 1) if low_rank else (heads,), False),
+        tensor("delta.conv.weight", 3 * inner, 1, conv),
+        tensor("delta.dt_bias", inner),
+        tensor("delta.A_log", *((1, 1, heads, 1) if low_rank else (heads,))),
         *linear("delta.b", heads, hidden),
-        ("delta.norm.weight", (head_dim,), False),
-        *linear("delta.out", hidden, inner),
+        replicated("delta.norm.weight", head_dim),
+        *linear("delta.out", hidden, inner, split="rows"),
     )
 
 
@@ -176,15 +175,13 @@ and hands it over in compute's dtype.
 DECAY = ("decay before its bound", "decay after its bound")
 
 
-def channels(
-    tape: Tape, x: Value, *, heads: int, head_dim: int, low_rank: bool = True, **_: object
-) -> Value:
+def channels(tape: Tape, x: Value, *, heads: int, head_dim: int, low_rank: bool = True) -> Value:
     """The forward pass of a delta rule that decays each channel on its own: the decay is computed
     in fp32, operation by operation.
     """
     tp, tokens, hidden = tape.run.tp, tape.run.tokens, x.shape[-1]
     each = (heads, head_dim)
-    x = entering(tape, x)
+    x = tape.entering(x)
     for name in "qkv":
         tape.linear(x, f"delta.{name}", name, each, tp)
     mixed = _mixed(tape, x, each, each)
@@ -220,3 +217,20 @@ def channels(
         (hidden,),
         tape.run.sequence,
     )
+
+
+DELTA = Kind(
+    component="attention",
+    sizes=("hidden", "key_heads", "value_heads", "key_dim", "value_dim", "conv"),
+    weights=delta_weights,
+    forward=delta,
+    norms=("attention",),
+    words={"projections": get_args(Projections)},
+)
+CHANNEL_DELTA = Kind(
+    component="attention",
+    sizes=("hidden", "heads", "head_dim", "conv"),
+    weights=channel_weights,
+    forward=channels,
+    norms=("attention",),
+)

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from zerocalc.model.kinds.attention import entering
-from zerocalc.model.module import ParameterRow, linear
+from zerocalc.model.kind import PRECISIONS, Kind
+from zerocalc.model.module import ParameterRow, linear, replicated, tensor
 from zerocalc.model.trace import FULL, Tape, Value
 
 
 def embedding_tables(*, vocab: int, dim: int, positions: int = 0) -> tuple[ParameterRow, ...]:
     """The token embedding, and learned positions where there are some."""
-    rows: tuple[ParameterRow, ...] = (("embedding.weight", (vocab, dim), False),)
-    return (*rows, ("positions.weight", (positions, dim), False)) if positions else rows
+    rows: tuple[ParameterRow, ...] = (tensor("embedding.weight", vocab, dim),)
+    return (*rows, replicated("positions.weight", positions, dim)) if positions else rows
 
 
 def head_weights(
@@ -22,6 +22,7 @@ def head_weights(
 
 def embed(
     tape: Tape,
+    x: Value,
     *,
     dim: int,
     dropout: bool = False,
@@ -29,10 +30,9 @@ def embed(
     rotary_dtype: str = "compute",
     rotary_in_layers: bool = False,
     own_positions: bool = False,
-    **_: object,
-) -> None:
-    """What is kept before the layers: a dropout mask ([SP] §4.3), and sines and cosines that all
-    layers share, in the dtype of the residual stream.
+) -> Value:
+    """The residual stream, of which are kept before the layers: a dropout mask ([SP] §4.3), and
+    sines and cosines that all layers share, in the dtype of the stream.
 
     ``rotary_dim``: a head's numbers that are turned, once for each kind of layer that has angles of
     its own. ``rotary_in_layers``: each layer makes sines and cosines of its own. ``own_positions``:
@@ -51,12 +51,29 @@ def embed(
         )
     if rotary_dim and tape.how.rotary == "each_layer":
         tape.small("positions' angles", FULL, 1, (positions, rotary_dim))
+    return tape.stream(x.name, dim)
 
 
-def project(tape: Tape, x: Value, *, vocab: int, soft_cap: bool = False, **_: object) -> Value:
+def project(tape: Tape, x: Value, *, vocab: int, soft_cap: bool = False) -> Value:
     """The head, up to the logits; these are counted with the loss, since they come and go."""
     x = tape.cast(x, tape.run.compute) if not tape.autocast else x
-    out = tape.linear(entering(tape, x), "head", "logits", (vocab,), tape.run.tp)
+    out = tape.linear(tape.entering(x), "head", "logits", (vocab,), tape.run.tp)
     if soft_cap:
         tape.small("capped logits", tape.run.compute, tape.run.tp, out.shape)
     return out
+
+
+EMBEDDING = Kind(
+    component="embedding",
+    sizes=("vocab", "dim"),
+    weights=embedding_tables,
+    forward=embed,
+    role="stream",
+    words={"rotary_dtype": PRECISIONS},
+)
+HEAD = Kind(
+    component="head",
+    sizes=("vocab", "dim"),
+    weights=head_weights,
+    forward=project,
+)

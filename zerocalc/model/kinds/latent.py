@@ -4,8 +4,10 @@ pass up to the residual addition.
 
 from __future__ import annotations
 
-from zerocalc.model.kinds.attention import core, entering, leaving, rotated
-from zerocalc.model.module import ParameterRow, linear
+from zerocalc.model.kind import Facts, Kind
+from zerocalc.model.kinds.attention_inputs import rotated
+from zerocalc.model.kinds.scores import Scores, core
+from zerocalc.model.module import ParameterRow, linear, replicated
 from zerocalc.model.trace import FULL, Tape, Value
 
 
@@ -28,20 +30,24 @@ def latent_projections(
     query = heads * (nope_dim + rope_dim)
     if q_lora_rank:
         rows = (
-            *linear("attention.q_down", q_lora_rank, hidden, bias=bias),
-            ("attention.q_norm.weight", (q_lora_rank,), False),
+            *linear("attention.q_down", q_lora_rank, hidden, bias=bias, split="none"),
+            replicated("attention.q_norm.weight", q_lora_rank),
             *linear("attention.q_up", query, q_lora_rank),
         )
     else:
         rows = linear("attention.q", query, hidden)
     return (
         *rows,
-        *linear("attention.kv_down", kv_lora_rank + rope_dim, hidden, bias=bias),
-        ("attention.kv_norm.weight", (kv_lora_rank,), False),
+        *linear("attention.kv_down", kv_lora_rank + rope_dim, hidden, bias=bias, split="none"),
+        replicated("attention.kv_norm.weight", kv_lora_rank),
         *linear("attention.kv_up", heads * (nope_dim + value_dim), kv_lora_rank),
         *(linear("attention.gate", heads, hidden) if head_gate else ()),
         *linear(
-            "attention.out", hidden, heads * value_dim, bias=bias if out_bias is None else out_bias
+            "attention.out",
+            hidden,
+            heads * value_dim,
+            bias=bias if out_bias is None else out_bias,
+            split="rows",
         ),
     )
 
@@ -59,7 +65,6 @@ def latent(
     rotary: bool = True,
     dropout: bool = False,
     head_gate: bool = False,
-    **_: object,
 ) -> Value:
     """The forward pass of latent attention; ``rotary`` and ``dropout`` (on the scores) change no
     tensor of its own.
@@ -74,10 +79,10 @@ def latent(
         low = tape.linear(
             x, "attention.q_down", "low-rank queries", (q_lora_rank,), tape.run.sequence
         )
-        low = entering(tape, tape.norm(low, "q norm", "rms", "low-rank queries, normed"))
+        low = tape.entering(tape.norm(low, "q norm", "rms", "low-rank queries, normed"))
         q = tape.linear(low, "attention.q_up", "queries", (heads, head_dim), tp)
     else:
-        q = tape.linear(entering(tape, x), "attention.q", "queries", (heads, head_dim), tp)
+        q = tape.linear(tape.entering(x), "attention.q", "queries", (heads, head_dim), tp)
     both = tape.linear(
         x,
         "attention.kv_down",
@@ -85,8 +90,7 @@ def latent(
         (kv_lora_rank + rope_dim,),
         tape.run.sequence,
     )
-    low = entering(
-        tape,
+    low = tape.entering(
         tape.norm(
             both.viewed("low-rank keys and values", (kv_lora_rank,)),
             "kv norm",
@@ -105,13 +109,7 @@ def latent(
         q,
         k,
         expanded.viewed("values", (heads, value_dim)),
-        heads=heads,
-        head_dim=head_dim,
-        value_dim=value_dim,
-        grouped=False,
-        softmax="fp32",
-        soft_cap=False,
-        dropout=dropout,
+        Scores(heads, head_dim, value_dim, dropout=dropout),
     )
     if head_gate:
         tape.linear(x, "attention.gate", "gate", (heads,), tp)
@@ -119,8 +117,19 @@ def latent(
         gate = Value("sigmoid of the gate", context.dtype, tp, (tokens, heads))
         tape.product(gate, context, "attention output, gated")
         context = tape.like(context, "attention output, gated")
-    return leaving(
-        tape,
-        tape.linear(context, "attention.out", "attention result", (hidden,), tape.run.sequence),
-        False,
-    )
+    return tape.linear(context, "attention.out", "attention result", (hidden,), tape.run.sequence)
+
+
+def facts(*, heads: int, nope_dim: int, rope_dim: int, value_dim: int) -> Facts:
+    """Latent attention makes a key and a value for every head."""
+    return {"attends": (heads, heads, nope_dim + rope_dim, value_dim)}
+
+
+MLA = Kind(
+    component="attention",
+    sizes=("hidden", "heads", "kv_lora_rank", "nope_dim", "rope_dim", "value_dim"),
+    weights=latent_projections,
+    facts=facts,
+    forward=latent,
+    norms=("attention",),
+)

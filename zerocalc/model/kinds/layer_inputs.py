@@ -4,8 +4,9 @@ layer takes its own in.
 
 from __future__ import annotations
 
+from zerocalc.model.kind import ACTIVATIONS, NORMS, Kind
 from zerocalc.model.kinds.mlp import activate
-from zerocalc.model.module import ParameterRow, linear
+from zerocalc.model.module import ParameterRow, linear, replicated
 from zerocalc.model.trace import Tape, Value
 
 
@@ -15,12 +16,12 @@ def layer_inputs_weights(*, hidden: int, layers: int, width: int) -> tuple[Param
     """
     return (
         *linear("layer_inputs", layers * width, hidden),
-        ("layer_inputs.norm.weight", (width,), False),
+        replicated("layer_inputs.norm.weight", width),
     )
 
 
 def make_layer_inputs(
-    tape: Tape, x: Value, *, layers: int, width: int, kind: str = "rms_power", **_: object
+    tape: Tape, x: Value, *, layers: int, width: int, kind: str = "rms_power"
 ) -> None:
     """Projected, normed, added to the embeddings for layers and scaled: the sum is kept, since
     every layer multiplies by its share.
@@ -40,9 +41,7 @@ def layer_input_weights(*, hidden: int, width: int) -> tuple[ParameterRow, ...]:
     )
 
 
-def take_layer_input(
-    tape: Tape, x: Value, *, width: int, activation: str = "gelu_tanh", **_: object
-) -> Value:
+def take_layer_input(tape: Tape, x: Value, *, width: int, activation: str = "gelu_tanh") -> Value:
     """projection(activation(gate(x)) · input); the input is a part of what was kept before the
     layers.
     """
@@ -55,3 +54,22 @@ def take_layer_input(
         "layer input's result",
         (x.shape[-1],),
     )
+
+
+LAYER_INPUTS = Kind(
+    component="embedding",
+    sizes=("hidden", "layers", "width"),
+    weights=layer_inputs_weights,
+    forward=make_layer_inputs,
+    role="side",
+    reads="stream",
+    words={"kind": NORMS},
+)
+LAYER_INPUT = Kind(
+    component="other",
+    sizes=("hidden", "width"),
+    weights=layer_input_weights,
+    forward=take_layer_input,
+    norms=("layer input",),
+    words={"activation": ACTIVATIONS},
+)

@@ -7,9 +7,9 @@ operations.
 
 from __future__ import annotations
 
-from zerocalc.model.kinds.attention import entering
+from zerocalc.model.kind import ACTIVATIONS, Kind
 from zerocalc.model.kinds.mlp import activate
-from zerocalc.model.module import ParameterRow, linear
+from zerocalc.model.module import ParameterRow, linear, replicated
 from zerocalc.model.trace import Tape, Value
 
 
@@ -21,8 +21,8 @@ def block_weights(*, hidden: int, heads: int, head_dim: int) -> tuple[ParameterR
     return (
         *linear("attention.qkv", 3 * inner, hidden),
         *linear("attention.gate", inner, hidden),
-        ("attention.norm.weight", (inner,), False),
-        *linear("attention.out", hidden, inner),
+        replicated("attention.norm.weight", inner),
+        *linear("attention.out", hidden, inner, split="rows"),
     )
 
 
@@ -34,13 +34,12 @@ def attend_in_blocks(
     head_dim: int,
     block: int,
     activation: str = "silu",
-    **_: object,
 ) -> Value:
     """The forward pass of linear attention: scores inside blocks of ``block`` positions, and a
     state of keys times values between them.
     """
     run, tp, hidden, inner = tape.run, tape.run.tp, x.shape[-1], heads * head_dim
-    x = entering(tape, x)
+    x = tape.entering(x)
     both = activate(
         tape,
         tape.linear(x, "attention.qkv", "activation's input", (3 * inner,), tp),
@@ -97,3 +96,13 @@ def _block(
         tape.small("values of a block, for the state", dtype, tp, part)
     if not first:
         tape.small("decay of the state", tape.wide, tp, (heads,))
+
+
+LINEAR_ATTENTION = Kind(
+    component="attention",
+    sizes=("hidden", "heads", "head_dim", "block"),
+    weights=block_weights,
+    forward=attend_in_blocks,
+    norms=("attention",),
+    words={"activation": ACTIVATIONS},
+)

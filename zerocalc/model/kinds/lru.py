@@ -7,9 +7,9 @@ recurrence token by token in PyTorch's operations.
 
 from __future__ import annotations
 
-from zerocalc.model.kinds.attention import entering
+from zerocalc.model.kind import ACTIVATIONS, Kind
 from zerocalc.model.kinds.mlp import activate
-from zerocalc.model.module import ParameterRow, linear
+from zerocalc.model.module import ParameterRow, linear, tensor
 from zerocalc.model.trace import FULL, MASK, Tape, Value
 
 
@@ -23,28 +23,26 @@ def recurrent_weights(
     gates: list[ParameterRow] = []
     for name in ("input_gate", "recurrent_gate"):
         gates += [
-            (f"recurrent.{name}.weight", (heads, block, block), False),
-            (f"recurrent.{name}.bias", (heads, block), False),
+            tensor(f"recurrent.{name}.weight", heads, block, block),
+            tensor(f"recurrent.{name}.bias", heads, block),
         ]
     return (
         *linear("recurrent.y", width, hidden, bias=True),
         *linear("recurrent.x", width, hidden, bias=True),
-        *linear("recurrent.out", hidden, width, bias=True),
-        ("recurrent.conv.weight", (width, 1, conv), False),
-        ("recurrent.conv.bias", (width,), False),
-        ("recurrent.decay", (width,), False),
+        *linear("recurrent.out", hidden, width, bias=True, split="rows"),
+        tensor("recurrent.conv.weight", width, 1, conv),
+        tensor("recurrent.conv.bias", width),
+        tensor("recurrent.decay", width),
         *gates,
     )
 
 
-def recur(
-    tape: Tape, x: Value, *, width: int, conv: int, activation: str = "gelu_tanh", **_: object
-) -> Value:
+def recur(tape: Tape, x: Value, *, width: int, conv: int, activation: str = "gelu_tanh") -> Value:
     """The forward pass of a recurrent block: what its operations keep one by one, and two fp32
     vectors for each step of the recurrence.
     """
     run, tp, hidden = tape.run, tape.run.tp, x.shape[-1]
-    x = entering(tape, x)
+    x = tape.entering(x)
     gate = activate(
         tape, tape.linear(x, "recurrent.y", "gate", (width,), tp), activation, "activated gate"
     )
@@ -75,3 +73,12 @@ def recur(
         Value("recurrence's result", branch.dtype, tp, gate.shape), gate, "gated result"
     )
     return tape.linear(result, "recurrent.out", "recurrent result", (hidden,), run.sequence)
+
+
+RECURRENT = Kind(
+    component="attention",
+    sizes=("hidden", "width", "heads", "conv"),
+    weights=recurrent_weights,
+    forward=recur,
+    words={"activation": ACTIVATIONS},
+)

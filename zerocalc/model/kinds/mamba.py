@@ -10,8 +10,8 @@ backward).
 from __future__ import annotations
 
 from zerocalc.formulas.formula import ceil_div
-from zerocalc.model.kinds.attention import entering
-from zerocalc.model.module import ParameterRow, linear
+from zerocalc.model.kind import Kind
+from zerocalc.model.module import ParameterRow, linear, replicated, tensor
 from zerocalc.model.trace import FULL, Tape, Value
 
 SCAN_CHUNK = 2048
@@ -39,16 +39,16 @@ def selective_weights(
         *_convolution(inner, conv, conv_bias),
         *linear("mamba.x", rank + 2 * state, inner),
         *linear("mamba.dt", inner, rank, bias=True),
-        ("mamba.A_log", (inner, state), False),
-        ("mamba.D", (inner,), False),
-        *linear("mamba.out", hidden, inner, bias=bias),
+        tensor("mamba.A_log", inner, state),
+        tensor("mamba.D", inner),
+        *linear("mamba.out", hidden, inner, bias=bias, split="rows"),
     )
     if not inner_norms:
         return rows
     return (
         *rows,
         *(
-            (f"mamba.{name}_norm.weight", (size,), False)
+            replicated(f"mamba.{name}_norm.weight", size)
             for name, size in (("dt", rank), ("b", state), ("c", state))
         ),
     )
@@ -74,15 +74,21 @@ def structured_weights(
     return (
         *linear("mamba.in", inner + mixed + heads, hidden, bias=bias),
         *_convolution(mixed, conv, conv_bias),
-        *((f"mamba.{name}", (heads,), False) for name in ("dt_bias", "A_log", "D")),
-        *((("mamba.norm.weight", (inner,), False),) if norm else ()),
-        *linear("mamba.out", hidden, inner, bias=bias if out_bias is None else out_bias),
+        *(tensor(f"mamba.{name}", heads) for name in ("dt_bias", "A_log", "D")),
+        *((replicated("mamba.norm.weight", inner),) if norm else ()),
+        *linear(
+            "mamba.out",
+            hidden,
+            inner,
+            bias=bias if out_bias is None else out_bias,
+            split="rows",
+        ),
     )
 
 
 def _convolution(channels: int, width: int, bias: bool) -> tuple[ParameterRow, ...]:
-    weight: ParameterRow = ("mamba.conv.weight", (channels, 1, width), False)
-    return (weight, ("mamba.conv.bias", (channels,), False)) if bias else (weight,)
+    weight: ParameterRow = tensor("mamba.conv.weight", channels, 1, width)
+    return (weight, tensor("mamba.conv.bias", channels)) if bias else (weight,)
 
 
 def selective(
@@ -93,13 +99,12 @@ def selective(
     state: int,
     rank: int,
     inner_norms: bool = False,
-    **_: object,
 ) -> Value:
     """The forward pass of a Mamba mixer: one kernel from the first product to the last, or, with
     norms inside, a kernel for each of its parts.
     """
     run, tp, hidden = tape.run, tape.run.tp, x.shape[-1]
-    both = tape.linear(entering(tape, x), "mamba.in", "input and gate", (2 * inner,), tp)
+    both = tape.linear(tape.entering(x), "mamba.in", "input and gate", (2 * inner,), tp)
     tape.keep(both)
     part = both.viewed("input", (inner,))
     low = (run.tokens, rank + 2 * state)
@@ -147,14 +152,13 @@ def structured(
     state: int,
     groups: int,
     norm: bool = True,
-    **_: object,
 ) -> Value:
     """The forward pass of a Mamba-2 mixer: one kernel after the first product, which keeps that
     product's result and the scan's.
     """
     run, tp, hidden = tape.run, tape.run.tp, x.shape[-1]
     both = tape.linear(
-        entering(tape, x),
+        tape.entering(x),
         "mamba.in",
         "gate, input, B, C and step sizes",
         (2 * inner + 2 * groups * state + heads,),
@@ -176,3 +180,17 @@ def _decays(tape: Tape, shape: tuple[int, ...], vector: tuple[int, ...]) -> None
         tape.small(name, FULL, tape.run.tp, shape)
     if vector and not tape.autocast and tape.compute != FULL:
         tape.small("D and the step sizes' bias (fp32)", FULL, tape.run.tp, (2, *vector))
+
+
+MAMBA = Kind(
+    component="other",
+    sizes=("hidden", "inner", "state", "rank", "conv"),
+    weights=selective_weights,
+    forward=selective,
+)
+MAMBA2 = Kind(
+    component="other",
+    sizes=("hidden", "inner", "heads", "state", "groups", "conv"),
+    weights=structured_weights,
+    forward=structured,
+)

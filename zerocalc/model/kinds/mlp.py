@@ -4,7 +4,7 @@ residual addition.
 
 from __future__ import annotations
 
-from zerocalc.model.kinds.attention import entering, leaving
+from zerocalc.model.kind import ACTIVATIONS, NORMS, Facts, Kind
 from zerocalc.model.module import ParameterRow, linear
 from zerocalc.model.trace import FULL, MASK, Tape, Value
 
@@ -36,6 +36,7 @@ def matrices(
         ffn,
         bias=bias if down_bias is None else down_bias,
         transposed=transposed,
+        split="rows",
     )
 
 
@@ -52,7 +53,6 @@ def feed(
     residual_dropout: bool = False,
     inner_norm: str | None = None,
     sparse: bool = False,
-    **_: object,
 ) -> Value:
     """The forward pass of an MLP; ``dropout`` and ``inner_norm`` are of what goes into the last
     product.
@@ -61,7 +61,7 @@ def feed(
     and gelu where it is not, unless told otherwise.
     """
     again = tape.region("mlp", x)
-    x = entering(tape, x)
+    x = tape.entering(x)
     tp = tape.run.tp
     activation = activation or ("silu" if gated else "gelu")
     if not gated:
@@ -84,7 +84,7 @@ def feed(
     result = tape.linear(inner, "mlp.down", "mlp result", (out or x.shape[-1],), tape.run.sequence)
     if again:
         tape.rebuilding = False
-    return leaving(tape, result, residual_dropout)
+    return tape.leaving(result, residual_dropout)
 
 
 def gate_up(
@@ -190,3 +190,19 @@ WRITTEN_OUT = {
     "quick_gelu": _quick_gelu,
     "xielu": _xielu,
 }
+
+
+def facts(*, transposed: bool = False) -> Facts:
+    """How its matrices are kept."""
+    return {"transposed": transposed}
+
+
+MLP = Kind(
+    component="mlp",
+    sizes=("hidden", "ffn"),
+    weights=matrices,
+    facts=facts,
+    forward=feed,
+    norms=("mlp",),
+    words={"activation": ACTIVATIONS, "inner_norm": NORMS},
+)

@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal, get_args
 
-from zerocalc.model.kinds.attention import entering, leaving
+from zerocalc.model.kind import ACTIVATIONS, NORMS, PRECISIONS, Kind
 from zerocalc.model.kinds.mlp import activate, feed, gate_up, matrices
-from zerocalc.model.module import Module, ParameterRow, SavedRow, linear
+from zerocalc.model.module import (
+    Module,
+    ParameterRow,
+    SavedRow,
+    linear,
+    replicated,
+    tensor,
+)
 from zerocalc.model.trace import FULL, MASK, Tape, Value
 
 ExpertLayout = Literal["fused", "transposed", "each", "stacked"]
+Precision = Literal["fp32", "compute"]
+Routing = Literal["softmax", "sigmoid", "chosen"]
 INDEX = "int64"
 SHARED = "shared experts"
 
 
 def moe(
-    saved: tuple[SavedRow, ...] = (),
+    _step: Any,
+    saved: tuple[SavedRow, ...],
     *,
     hidden: int,
     experts: int,
@@ -39,9 +49,9 @@ def moe(
     2412.19437 §2.1.2). ``shared_ffn``: the width of the shared experts together.
     """
     modules: list[Module] = []
-    gate = linear("router", experts, hidden, bias=router_bias) if router else ()
+    gate = linear("router", experts, hidden, bias=router_bias, split="none") if router else ()
     if correction_bias:
-        gate += (("router.correction_bias", (experts,), False),)
+        gate += (replicated("router.correction_bias", experts),)
     if gate:
         modules.append(Module("router", "experts", gate))
     modules.append(
@@ -73,25 +83,20 @@ def _experts(
     if layout == "each":
         one = matrices(hidden=hidden, ffn=ffn, gated=gated, bias=bias)
         return tuple(
-            (f"experts.{i}.{name}", shape, linear_weight)
-            for i in range(experts)
-            for name, shape, linear_weight in one
+            [row._replace(name=f"experts.{i}.{row.name}") for i in range(experts) for row in one]
         )
     if layout == "stacked":
+        shape = (experts * ffn, hidden)
         return tuple(
-            (f"experts.{name}", (experts * ffn, hidden), True) for name in ("gate", "up", "down")
+            [ParameterRow(f"experts.{name}", shape, True) for name in ("gate", "up", "down")]
         )
-    rows: list[ParameterRow] = []
-    for name, out, inner in (("up", 2 * ffn if gated else ffn, hidden), ("down", hidden, ffn)):
-        rows.append(
-            (
-                f"experts.{name}",
-                (experts, inner, out) if layout == "transposed" else (experts, out, inner),
-                True,
-            )
-        )
-        if bias:
-            rows.append((f"experts.{name}_bias", (experts, out), False))
+    turned, width = layout == "transposed", 2 * ffn if gated else ffn
+    up = (experts, hidden, width) if turned else (experts, width, hidden)
+    down = (experts, ffn, hidden) if turned else (experts, hidden, ffn)
+    rows = [ParameterRow("experts.up", up, True), ParameterRow("experts.down", down, True)]
+    if bias:
+        rows.insert(1, tensor("experts.up_bias", experts, width))
+        rows.append(replicated("experts.down_bias", experts, hidden))
     return tuple(rows)
 
 
@@ -106,19 +111,18 @@ def route(
     activation: str = "silu",
     shared_ffn: int = 0,
     shared_gate: bool = False,
-    scores: Literal["fp32", "compute"] = "fp32",
+    scores: Precision = "fp32",
     normalised: bool = False,
-    routing: Literal["softmax", "sigmoid", "chosen"] = "softmax",
-    router_input: Literal["fp32", "compute"] = "compute",
+    routing: Routing = "softmax",
+    router_input: Precision = "compute",
     router_copy: bool = False,
     dense: bool = False,
     jitters: int = 0,
     group_limited: bool = False,
     router: bool = True,
-    probabilities: Literal["fp32", "compute"] = "fp32",
+    probabilities: Precision = "fp32",
     one_by_one: bool = False,
     residual_dropout: bool = False,
-    **_: object,
 ) -> Value:
     """The forward pass of routed experts, a token going through ``top_k`` of them; ``scores`` is
     the dtype of what weighs their results, ``normalised`` whether the weights are divided by their
@@ -138,7 +142,7 @@ def route(
     it enters with all of it, it routes all (torchtitan, models/moe).
     """
     again = tape.region("moe", x)
-    x = entering(tape, x)
+    x = tape.entering(x)
     for _time in range(jitters):
         tape.small("noise", x.dtype, x.divisor, x.shape)
     if router:
@@ -169,8 +173,8 @@ def route(
             tape.small("shared experts' gate", shared.dtype, x.divisor, (tape.run.tokens, 1))
     if again:
         tape.rebuilding = False
-    return leaving(
-        tape, Value("experts result", result.dtype, tape.run.sequence, x.shape), residual_dropout
+    return tape.leaving(
+        Value("experts result", result.dtype, tape.run.sequence, x.shape), residual_dropout
     )
 
 
@@ -278,22 +282,46 @@ def scaled_router(*, hidden: int, experts: int) -> tuple[ParameterRow, ...]:
     expert's weight.
     """
     return (
-        *linear("router", experts, hidden),
-        ("router.scale", (hidden,), False),
-        ("router.expert_scale", (experts,), False),
+        *linear("router", experts, hidden, split="none"),
+        replicated("router.scale", hidden),
+        replicated("router.expert_scale", experts),
     )
 
 
-def choose(
-    tape: Tape, x: Value, *, experts: int, top_k: int, kind: str = "rms_power", **_: object
-) -> None:
+def choose(tape: Tape, x: Value, *, experts: int, top_k: int, kind: str = "rms_power") -> None:
     """The forward pass of a router of its own: it norms what the layer was given, and weighs the
     chosen experts by their scales.
     """
     normed = tape.norm(x, "router norm", kind, "router input", weight=False)
     tape.merge("router", (experts, x.shape[-1]))
-    scaled = entering(tape, tape.scale(normed, "router input, scaled"))
+    scaled = tape.entering(tape.scale(normed, "router input, scaled"))
     logits = tape.linear(scaled, "router", "router scores", (experts,), scaled.divisor)
     _choice(tape, logits, experts, top_k, "softmax", False, True)
     tape.small("expert weights, normalised", FULL, scaled.divisor, (tape.run.tokens, top_k))
     tape.small("chosen experts' scales", tape.compute, scaled.divisor, (tape.run.tokens, top_k))
+
+
+MOE = Kind(
+    component="experts",
+    sizes=("hidden", "experts", "top_k", "ffn"),
+    modules=moe,
+    forward=route,
+    norms=("mlp", "experts", "moe"),
+    words={
+        "layout": get_args(ExpertLayout),
+        "activation": ACTIVATIONS,
+        "scores": PRECISIONS,
+        "routing": get_args(Routing),
+        "router_input": PRECISIONS,
+        "probabilities": PRECISIONS,
+    },
+)
+ROUTER = Kind(
+    component="experts",
+    sizes=("hidden", "experts", "top_k"),
+    weights=scaled_router,
+    forward=choose,
+    role="side",
+    reads="stream",
+    words={"kind": NORMS},
+)
