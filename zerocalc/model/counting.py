@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 
 from zerocalc.ledger import record
 from zerocalc.model.architecture import Architecture
@@ -72,17 +71,11 @@ class Counts:
     adapters: int = 0
 
 
-def count_parameters(model: Model | str | os.PathLike[str]) -> Counts:
-    """Count a model tensor by tensor; a text is the name of a preset or the path of a TOML file or
-    a ``config.json``.
+def count_parameters(model: Model) -> Counts:
+    """Count a model tensor by tensor.
 
-    Raises `ValueError` for a bare number of parameters, which has no tensors, and for a name that
-    is none.
+    Raises `ValueError` for a bare number of parameters, which has no tensors.
     """
-    if isinstance(model, (str, os.PathLike)):
-        from zerocalc.huggingface.config import load_model
-
-        model = load_model(model)
     if not isinstance(model, Model):
         hint = "; its model is job.model" if hasattr(model, "model") else ""
         raise TypeError(
