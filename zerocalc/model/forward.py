@@ -4,29 +4,11 @@ what it keeps.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, TypeAlias
-
-from zerocalc.ledger import record
-from zerocalc.model.kind import IDLE, Kind
-from zerocalc.model.kinds import kind_of
+from zerocalc.model.kind import IDLE
+from zerocalc.model.kinds.norm import Norm
 from zerocalc.model.module import SavedRow
+from zerocalc.model.registry import Step, Steps
 from zerocalc.model.trace import FULL, Tape, Value
-
-
-@record
-class Step:
-    """One module of a pass: its type, name, and the sizes and switches that its type reads."""
-
-    type: str
-    name: str
-    values: dict[str, Any]
-    component: Any = None
-    unquantised: tuple[str, ...] = ()
-
-
-Steps: TypeAlias = Sequence[Any]
-"""Steps, or modules of a file that have the same fields."""
 
 REBUILD_LAYERS = frozenset({"full", "operators"})
 """Recomputation that keeps a layer's input and little else."""
@@ -41,7 +23,7 @@ def passed(tape: Tape, steps: Steps, hidden: int, recompute: str) -> list[tuple[
     )
     tape.start(recompute)
     if recompute in REBUILD_LAYERS and any(
-        kind_of(step.type).role == "mixer" and not step.values.get(IDLE) for step in steps
+        step.kind.role == "mixer" and not step.values.get(IDLE) for step in steps
     ):
         tape.keep(flow.stream)
         tape.rebuilding = True
@@ -75,58 +57,54 @@ class _Flow:
         self.mixer = ""
         self.own_norms: tuple[str, ...] = ()
 
-    def step(self, step: Any) -> None:
+    def step(self, step: Step) -> None:
         if step.values.get(IDLE):
             return
-        kind, values = kind_of(step.type), step.values
+        kind, fields = step.kind, step.fields
         if kind.role == "norm":
-            self._norm(step)
+            self._norm(step.name, fields)
         elif kind.role == "mixer":
-            self._mix(kind, step)
+            self._mix(step)
         elif kind.role == "stream":
             self._add("activated stream")
-            self.stream, self.read = kind.call(kind.forward, values, self.tape, self.stream), None
+            self.stream, self.read = kind.forward(self.tape, self.stream, fields), None
         elif kind.role == "side":
             normed = self.read if kind.reads == "normed" else None
-            kind.call(kind.forward, values, self.tape, self.stream if normed is None else normed)
-        elif values:
-            given = (self.tape, self.stream, self.read, step)
-            self.stream, self.read = kind.call(kind.forward, values, *given)
+            kind.forward(self.tape, self.stream if normed is None else normed, fields)
+        elif step.values:
+            self.stream, self.read = kind.forward(self.tape, self.stream, self.read, step)
 
-    def _norm(self, step: Any) -> None:
-        tape, kind = (
-            self.tape,
-            step.values.get("kind") or ("layer" if step.values.get("bias") else "rms"),
-        )
-        if step.values.get("reads") == "inside":
+    def _norm(self, name: str, norm: Norm) -> None:
+        if norm.reads == "inside":
             return
-        weight, reads = step.values.get("weight", True), step.values.get("reads")
+        tape, weight, reads = self.tape, norm.weight, norm.reads
+        kind = norm.kind or ("layer" if norm.bias else "rms")
         if self.result is not None and (
-            reads == "result" if reads else any(word in step.name for word in self.own_norms)
+            reads == "result" if reads else any(word in name for word in self.own_norms)
         ):
             self.result = tape.norm(
-                self.result, step.name, kind, f"{self.mixer} result, normed", weight=weight
+                self.result, name, kind, f"{self.mixer} result, normed", weight=weight
             )
             self.read = None
             return
         if reads != "layer":
-            self._add(f"{step.name} input")
-        if step.values.get("input") == FULL:
+            self._add(f"{name} input")
+        if norm.input == FULL:
             self.stream = tape.cast(self.stream, FULL)
         if reads == "sum":
             self.stream = self.read = tape.norm(
-                self.stream, step.name, kind, f"{step.name} output", weight=weight
+                self.stream, name, kind, f"{name} output", weight=weight
             )
             return
-        reader = step.name.removesuffix(" norm")
-        self.normed[step.name] = tape.norm(
+        reader = name.removesuffix(" norm")
+        self.normed[name] = tape.norm(
             self.stream,
-            step.name,
+            name,
             kind,
             f"{'head' if reader == 'final' else reader} input",
             weight=weight,
         )
-        self.read = self.normed[step.name]
+        self.read = self.normed[name]
 
     def _add(self, name: str) -> None:
         """The residual addition: a new stream."""
@@ -135,7 +113,8 @@ class _Flow:
             self.result = None
             self.normed = {}
 
-    def _mix(self, kind: Kind, step: Any) -> None:
+    def _mix(self, step: Step) -> None:
+        kind = step.kind
         if self.read is None:
             self._add(f"{step.type} input")
             self.read = self.stream
@@ -156,5 +135,5 @@ class _Flow:
         )
         if step.values.get("residual_scale"):
             self.tape.scale(self.stream, "residual stream, scaled")
-        self.result = kind.call(kind.forward, step.values, self.tape, read)
+        self.result = kind.forward(self.tape, read, step.fields)
         self.mixer, self.own_norms = step.type, kind.norms

@@ -10,6 +10,7 @@ from zerocalc.model.kinds.attention_inputs import ONE_PRODUCT, positioned, proje
 from zerocalc.model.kinds.attention_values import (
     Attention,
     Gate,
+    Kernels,
     QkNorm,
     Softmax,
     facts,
@@ -141,6 +142,6 @@ ATTENTION = Kind(
         "gate": get_args(Gate),
         "softmax": get_args(Softmax),
         "rotary_dtype": PRECISIONS,
-        "kernels": ("all", "eager"),
+        "kernels": get_args(Kernels),
     },
 )

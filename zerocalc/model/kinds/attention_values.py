@@ -12,6 +12,7 @@ from zerocalc.model.trace import Shape
 QkNorm = Literal["none", "head", "full", "heads"]
 Softmax = Literal["fp32", "compute", "fp32_scores", "shifted"]
 Gate = Literal["sigmoid", "softplus"]
+Kernels = Literal["all", "eager"]
 
 
 @record
@@ -66,6 +67,9 @@ class Attention:
     rotary_dtype: Literal["fp32", "compute"] = "compute"
     """Their dtype: fp32, or that of the layer's input."""
 
+    kernels: Kernels = "all"
+    """Those of the class: ``eager`` where only unfused operations are known (`Stack.only_eager`).
+    """
     softmax: Softmax = "fp32"
     """The dtype in which the class computes unfused scores: fp32, or that of compute;
     ``fp32_scores``: queries and keys are cast before their product; ``shifted``: compute's, with

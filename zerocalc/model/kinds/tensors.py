@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from zerocalc.ledger import record
 from zerocalc.model.kind import ACTIVATIONS, Kind
 from zerocalc.model.kinds.mlp import activate
 from zerocalc.model.module import Component, Module, ParameterRow, Replicated, SavedRow
@@ -20,20 +21,36 @@ among them (megatron-core 0.16.1, models/bert).
 """
 
 
-def listed(
-    step: Any, saved: tuple[SavedRow, ...], *, top_k: int = 1, experts: int = 1
-) -> list[Module]:
+@record
+class Tensors:
+    """The values of tensors that are spelled out: what they take part in."""
+
+    top_k: int = 1
+    """A token passes through so many of the ``experts`` that they are."""
+    experts: int = 1
+    dense: bool = False
+    """They are a linear layer, perhaps with an ``activation``."""
+    activation: str = ""
+    buckets: int = 0
+    """Buckets of relative positions."""
+    mask: bool = False
+    """A dropout."""
+    memory: bool = False
+    """The stream is the encoder's output, which all decoder layers read."""
+
+
+def listed(step: Any, saved: tuple[SavedRow, ...]) -> list[Module]:
     """The module of the tensors that a step spells out."""
     component: Component = step.component or "other"
-    rows = tuple([_row(name, shape) for name, shape in step.tensors.items()])
+    rows = tuple([_row(name, shape) for name, shape in step.tensors])
     return [
         Module(
             step.name,
             component,
             rows,
             saved,
-            top_k,
-            experts,
+            step.fields.top_k,
+            step.fields.experts,
             unquantised=step.unquantised,
             listed_last=component == "norms" and len(rows) == 1,
         )
@@ -46,43 +63,27 @@ def _row(name: str, shape: tuple[int, ...]) -> ParameterRow:
     return (Replicated if _REPLICATED.search(name) else ParameterRow)(name, shape, linear)
 
 
-def operate(
-    tape: Tape,
-    stream: Value,
-    read: Value | None,
-    step: Any,
-    *,
-    dense: bool = False,
-    activation: str = "",
-    buckets: int = 0,
-    mask: bool = False,
-    memory: bool = False,
-) -> tuple[Value, Value | None]:
+def operate(tape: Tape, stream: Value, read: Value | None, step: Any) -> tuple[Value, Value | None]:
     """The residual stream, and what the next module reads in its place, after operations that
     tensors, or none, take part in.
-
-    ``dense``: a linear layer, perhaps with an ``activation``. ``buckets`` of relative positions.
-    ``mask``: a dropout. ``memory``: the stream is the encoder's output, which all decoder layers
-    read.
     """
+    t: Tensors = step.fields
     run = tape.run
-    if dense:
-        stream, read = _dense(tape, stream if read is None else read, step, activation), None
-    if buckets:
+    if t.dense:
+        stream, read = _dense(tape, stream if read is None else read, step, t.activation), None
+    if t.buckets:
         shape = (run.tokens // run.micro_batch, run.seq)
         tape.small("buckets of relative positions", "int64", 1, shape)
-    if mask:
+    if t.mask:
         read = tape.dropout(stream if read is None else read, step.name)
-    if memory and not tape.autocast:
+    if t.memory and not tape.autocast:
         tape.keep(tape.like(stream, "encoder output"))
     return stream, read
 
 
 def _dense(tape: Tape, x: Value, step: Any, activation: str) -> Value:
     """A dense layer of the stream or its norm: what follows reads its result."""
-    name, (out, inner) = next(
-        (name, shape) for name, shape in step.tensors.items() if len(shape) > 1
-    )
+    name, (out, inner) = next((name, shape) for name, shape in step.tensors if len(shape) > 1)
     if x.shape[-1] != inner:
         x = tape.stream(f"{step.name} input", inner)
     result = f"{step.name} output"
@@ -92,6 +93,7 @@ def _dense(tape: Tape, x: Value, step: Any, activation: str) -> Value:
 
 TENSORS = Kind(
     component="other",
+    values=Tensors,
     sizes=(),
     modules=listed,
     forward=operate,
