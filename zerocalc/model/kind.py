@@ -43,6 +43,7 @@ class Facts(TypedDict, total=False):
     transposed: bool
     attends: tuple[int, int, int, int]
     listed_last: bool
+    called: tuple[str, ...]
 
 
 NO_FACTS: Facts = {}

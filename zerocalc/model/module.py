@@ -79,6 +79,10 @@ class Module:
     """Weights of linear layers that quantisers leave as they are."""
     listed_last: bool = False
     """Whether a layer lists it behind those that are called after it."""
+    called: tuple[str, ...] = ()
+    """Its parts in the order in which they are called, by the last of their names, with those that
+    have no tensors; empty where they are called as they are listed.
+    """
 
     @property
     def saved(self) -> tuple[Saved, ...]:

@@ -157,8 +157,18 @@ def projections(a: Attention) -> tuple[ParameterRow, ...]:
 
 
 def facts(a: Attention) -> Facts:
-    """What attends to what, and how its matrices are kept."""
+    """What attends to what, how its matrices are kept, and when its norms are called."""
     return {
         "transposed": a.transposed,
         "attends": (a.heads, a.kv_heads, a.head_dim, a.value[1]),
+        "called": () if a.qk_norm == "none" else _calls(a),
     }
+
+
+def _calls(a: Attention) -> tuple[str, ...]:
+    """Queries' and keys' norms, which are listed last, are called after their projections."""
+    if a.fused:
+        return "qkv", "q_norm", "k_norm", "out"
+    if a.shared_keys:
+        return "q", "q_norm", "out"
+    return "q", "q_norm", "k", "k_norm", *(() if a.keys_as_values else ("v",)), "out"

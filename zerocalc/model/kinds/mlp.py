@@ -189,8 +189,10 @@ WRITTEN_OUT = {
 
 
 def facts(m: Mlp) -> Facts:
-    """How its matrices are kept."""
-    return {"transposed": m.transposed}
+    """How its matrices are kept, and that its activation is a module."""
+    two = m.gated and not m.fused
+    calls = ("gate", "gate_activation", "up", "down") if two else ("up", "up_activation", "down")
+    return {"transposed": m.transposed, "called": calls}
 
 
 MLP = Kind(

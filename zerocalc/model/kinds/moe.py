@@ -6,7 +6,7 @@ from typing import Any, Literal, get_args
 
 from zerocalc.ledger import record
 from zerocalc.model.kind import ACTIVATIONS, NORMS, PRECISIONS, Kind
-from zerocalc.model.kinds.mlp import Mlp, activate, feed, gate_up, matrices
+from zerocalc.model.kinds.mlp import Mlp, activate, facts, feed, gate_up, matrices
 from zerocalc.model.module import (
     Module,
     ParameterRow,
@@ -90,9 +90,9 @@ def moe(step: Any, saved: tuple[SavedRow, ...]) -> list[Module]:
     routed = Module("experts", "experts", _experts(m), saved, m.top_k, m.experts, turned)
     modules.append(routed)
     if m.shared_ffn:
-        shared = matrices(Mlp(m.hidden, m.shared_ffn, m.gated, bias=m.shared_bias))
-        shared += linear("shared_gate", 1, m.hidden) if m.shared_gate else ()
-        modules.append(Module(SHARED, "experts", shared))
+        mlp = Mlp(m.hidden, m.shared_ffn, m.gated, bias=m.shared_bias)
+        rows = matrices(mlp) + (linear("shared_gate", 1, m.hidden) if m.shared_gate else ())
+        modules.append(Module(SHARED, "experts", rows, **facts(mlp)))
     return modules
 
 

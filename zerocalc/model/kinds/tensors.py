@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from typing import Any
 
 from zerocalc.ledger import record
@@ -12,6 +13,11 @@ from zerocalc.model.module import Component, Module, ParameterRow, Replicated, S
 from zerocalc.model.trace import Tape, Value
 
 _TABLE = re.compile(r"position|embed|wte|wpe|in_proj_weight|input_projection_weight")
+_CALLED = (
+    *("q", "q_down", "q_norm", "q_up", "k", "k_norm", "v", "kv_down", "kv_norm", "kv_up"),
+    *("qkv", "out", "gate", "up", "down"),
+)
+"""The order in which parts are called, by name; others come behind, as they are listed."""
 _REPLICATED = re.compile(
     r"^(norm\.|positions\.|router|attention\.(q|kv)_down|token_types\.|pooler\.|binary_head\."
     r"|transform\.)|(norm\.weight|norm\.bias|\.out\.bias|\.down\.bias|down_bias)$"
@@ -53,8 +59,14 @@ def listed(step: Any, saved: tuple[SavedRow, ...]) -> list[Module]:
             step.fields.experts,
             unquantised=step.unquantised,
             listed_last=component == "norms" and len(rows) == 1,
+            called=_calls(rows),
         )
     ]
+
+
+def _calls(rows: Iterable[ParameterRow]) -> tuple[str, ...]:
+    parts = {name.rpartition(".")[0].rpartition(".")[2] for name, _, _ in rows}
+    return tuple([part for part in _CALLED if part in parts])
 
 
 def _row(name: str, shape: tuple[int, ...]) -> ParameterRow:
