@@ -451,6 +451,14 @@ def test_plan_json_loads_only_what_it_needs() -> None:
     assert not under(modules, *[f"zerocalc.{module}" for module in offload])
 
 
+def test_a_decoder_loads_no_foreign_kinds() -> None:
+    sizes = ("--layers", "2", "--hidden", "64", "--heads", "2", "--seq", "64")
+    modules = loaded(command("plan", *sizes, "--gpus", "8", "--json"))
+    kinds = {module.rpartition(".")[2] for module in under(modules, "zerocalc.model.kinds")}
+    attention = {"attention", "attention_inputs", "attention_values", "scores"}
+    assert kinds == {"kinds", "embedding_head", "norm", "mlp"} | attention
+
+
 def test_a_refusal_loads_no_rich() -> None:
     code = (
         "from zerocalc.cli import run\nassert run(['plan', '--params', '10Q', '--gpus', '8']) == 2"

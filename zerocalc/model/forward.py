@@ -40,13 +40,8 @@ def streams_of(steps: Steps) -> int:
 
 
 class _Flow:
-    """Where a pass stands: the residual stream, the last norms of it, and the result of a mixer
-    that is still to be added to it.
-
-    A norm ``reads`` the ``stream``, the ``result`` of a mixer before it is added, the ``sum`` of
-    both, which it replaces, or, beside a mixer, what the ``layer`` was given; unless told, its name
-    says whether it belongs to the mixer before it. One ``inside`` a mixer is the mixer's own
-    (``inner_norm``).
+    """The state of a pass: the residual stream, the last norms of it, and the result of a mixer
+    that is still to be added to it. What a norm reads is said in `Norm`.
     """
 
     def __init__(self, tape: Tape, stream: Value) -> None:

@@ -25,6 +25,10 @@ class AltUp:
     hidden: int
     streams: int
     part: Part
+    """Before the layers the streams are made of the embedding (``spread``), after them they are
+    joined (``join``). A layer begins with a prediction of all streams, of which it reads one
+    (``predict``), and ends with a correction of them (``correct``).
+    """
     correct_scale: bool = True
     """The first stream is multiplied by a weight before it takes the layer's input in."""
 
@@ -38,9 +42,8 @@ class Laurel:
 
 
 def altup_weights(u: AltUp) -> tuple[ParameterRow, ...]:
-    """The tensors of alternating updates: a matrix for each further stream, before the layers
-    (``spread``) and after them (``join``); in a layer those of prediction and correction, which
-    ``predict`` lists.
+    """The tensors of alternating updates: a matrix for each further stream before and after the
+    layers; in a layer those of prediction and correction, which the prediction lists.
     """
     if u.part in {"spread", "join"}:
         return tuple(
@@ -62,13 +65,7 @@ def altup_weights(u: AltUp) -> tuple[ParameterRow, ...]:
 
 
 def alternate(tape: Tape, x: Value, u: AltUp) -> Value:
-    """One part of alternating updates; returns the stream that is read next.
-
-    Before the layers the ``streams`` are made of the embedding, after them they are joined. A layer
-    begins with a prediction of all streams, of which it reads one, and ends with a correction,
-    whose first stream takes the layer's input in, after a product with a weight
-    (``correct_scale``).
-    """
+    """One part of alternating updates; returns the stream that is read next."""
     if u.part in {"spread", "join"}:
         return _resized(tape, x, u.hidden, u.streams, u.part)
     weights = _router(
@@ -134,7 +131,7 @@ def _resized(tape: Tape, x: Value, hidden: int, streams: int, part: Part) -> Val
 
 
 def laurel_weights(r: Laurel) -> tuple[ParameterRow, ...]:
-    """The tensors of a residual of low rank: down to ``rank`` and up again, then a norm."""
+    """The tensors of a residual of low rank: down and up again, then a norm."""
     return (
         *linear("laurel.down", r.rank, r.hidden),
         *linear("laurel.up", r.hidden, r.rank),

@@ -23,7 +23,7 @@ class Convolution:
 
 
 def convolution_weights(c: Convolution) -> tuple[ParameterRow, ...]:
-    """The tensors of a gated short convolution of width ``conv``."""
+    """The tensors of a gated short convolution."""
     rows: tuple[ParameterRow, ...] = (
         *linear("conv.in", 3 * c.hidden, c.hidden, bias=c.bias),
         tensor("conv.weight", c.hidden, 1, c.conv),

@@ -59,12 +59,7 @@ class ChannelDelta:
 
 
 def delta_weights(d: Delta) -> tuple[ParameterRow, ...]:
-    """The tensors of a gated delta network.
-
-    ``projections``: two products, of queries, keys, values and gate, and of step and decay
-    (``paired``); four, with queries, keys and values in one (``split``); or ``each`` of the six on
-    its own.
-    """
+    """The tensors of a gated delta network."""
     keys, values = d.key_heads * d.key_dim, d.value_heads * d.value_dim
     rows: list[ParameterRow] = []
     for name, width in _products(d.projections, keys, values, d.value_heads):
@@ -89,9 +84,7 @@ def _products(
 
 
 def delta(tape: Tape, x: Value, d: Delta) -> Value:
-    """The forward pass of a gated delta network; ``doubled``: the step is multiplied by two after
-    its sigmoid.
-    """
+    """The forward pass of a gated delta network."""
     tp, tokens, hidden = tape.run.tp, tape.run.tokens, x.shape[-1]
     keys, values, heads = (
         (d.key_heads, d.key_dim),
@@ -151,9 +144,7 @@ def _delta_rule(tape: Tape, dtype: str, keys: tuple[int, int], values: tuple[int
 
 
 def channel_weights(d: ChannelDelta) -> tuple[ParameterRow, ...]:
-    """The tensors of a delta rule that decays each channel on its own; with ``low_rank`` decay and
-    gate come through a rank of ``head_dim``.
-    """
+    """The tensors of a delta rule that decays each channel on its own."""
     inner = d.heads * d.head_dim
     rows: list[ParameterRow] = []
     for name in "qkv":

@@ -13,7 +13,7 @@ from zerocalc.model.trace import Tape, Value
 
 @record
 class LayerInputs:
-    """The values of embeddings for each of the ``layers``."""
+    """The values of embeddings for each of the ``layers``, of ``width`` numbers."""
 
     hidden: int
     layers: int
@@ -32,9 +32,7 @@ class LayerInput:
 
 
 def layer_inputs_weights(i: LayerInputs) -> tuple[ParameterRow, ...]:
-    """The tensors that project a token's embedding to ``width`` numbers for each of the ``layers``,
-    and norm them.
-    """
+    """The tensors that project a token's embedding to numbers for each layer, and norm them."""
     return (
         *linear("layer_inputs", i.layers * i.width, i.hidden),
         replicated("layer_inputs.norm.weight", i.width),

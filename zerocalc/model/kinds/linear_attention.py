@@ -39,8 +39,8 @@ def block_weights(a: BlockAttention) -> tuple[ParameterRow, ...]:
 
 
 def attend_in_blocks(tape: Tape, x: Value, a: BlockAttention) -> Value:
-    """The forward pass of linear attention: scores inside blocks of ``block`` positions, and a
-    state of keys times values between them.
+    """The forward pass of linear attention: scores inside blocks, and a state of keys times values
+    between them.
     """
     run, tp, hidden, inner = tape.run, tape.run.tp, x.shape[-1], a.heads * a.head_dim
     x = tape.entering(x)

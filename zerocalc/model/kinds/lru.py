@@ -26,8 +26,8 @@ class Recurrent:
 
 
 def recurrent_weights(r: Recurrent) -> tuple[ParameterRow, ...]:
-    """The tensors of a recurrent block; its gates' matrices are ``heads`` blocks on the
-    diagonal.
+    """The tensors of a recurrent block; its gates' matrices are blocks on the
+    diagonal, one a head.
     """
     block = r.width // r.heads
     gates: list[ParameterRow] = []

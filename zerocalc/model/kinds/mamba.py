@@ -56,9 +56,7 @@ class Mamba2:
 
 
 def selective_weights(m: Mamba) -> tuple[ParameterRow, ...]:
-    """The tensors of a Mamba mixer (arXiv 2312.00752 §3.4): ``rank`` is that of the step sizes.
-    ``inner_norms``: of step sizes, B and C (Jamba).
-    """
+    """The tensors of a Mamba mixer."""
     rows = (
         *linear("mamba.in", 2 * m.inner, m.hidden, bias=m.bias),
         *_convolution(m.inner, m.conv, m.conv_bias),
@@ -80,9 +78,7 @@ def selective_weights(m: Mamba) -> tuple[ParameterRow, ...]:
 
 
 def structured_weights(m: Mamba2) -> tuple[ParameterRow, ...]:
-    """The tensors of a Mamba-2 mixer (arXiv 2405.21060 §7): B and C are shared by the heads of one
-    of the ``groups``.
-    """
+    """The tensors of a Mamba-2 mixer."""
     mixed = m.inner + 2 * m.groups * m.state
     return (
         *linear("mamba.in", m.inner + mixed + m.heads, m.hidden, bias=m.bias),

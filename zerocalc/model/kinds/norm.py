@@ -21,7 +21,9 @@ class Norm:
     bias: bool = False
     weight: bool = True
     kind: str = ""
-    """How it is computed; unless given, LayerNorm where it has a bias, else RMSNorm."""
+    """How it is computed (`NormKind`); unless given, LayerNorm where it has a bias, else
+    RMSNorm.
+    """
     reads: Reads | None = None
     """The ``stream``; the ``result`` of a mixer before it is added; the ``sum`` of both, which it
     replaces; what the ``layer`` reads, where another mixer reads it too. ``inside``: a mixer norms
