@@ -469,10 +469,8 @@ def test_tensors_sum_to_terms(model: Table, seq: int, eager: bool) -> None:
         t.bytes for t in terms if t.kind == "activations" and t.inputs.get("layers")
     )
     modules = (*arch.before, *arch.layer * arch.layers, *arch.after)
-    assert (
-        arch.parameters == sum(p.elements for m in modules for p in m.parameters) == rank(job).total
-    )
-    assert all(p.elements == math.prod(p.shape) for m in modules for p in m.parameters)
+    total = sum(math.prod(row.shape) for m in modules for row in m.parameter_rows)
+    assert arch.parameters == total == rank(job).total
 
 
 # Blocks.

@@ -52,8 +52,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "presets": {"quantities"},
     "spec": {"spec", "quantities", "presets"},
     "configs": {"configs", "spec", "quantities", "presets"},
-    "huggingface": {"huggingface", "spec", "quantities", "presets"},
-    "model": {"model", "huggingface", "spec", "formulas", "ledger", "presets", "results"},
+    "model": {"model", "spec", "formulas", "ledger", "presets", "results"},
+    "huggingface": {"huggingface", "model", "results", "spec", "quantities", "presets"},
     "sharding": {"sharding", "frameworks", "model", "spec", "formulas", "ledger"},
     "frameworks": {"frameworks", "sharding", "model", "spec", "formulas", "ledger", "schedule"},
     "memory": {"memory", "frameworks", "sharding", "model", "spec", "formulas", "ledger"},
@@ -449,6 +449,14 @@ def test_plan_json_loads_only_what_it_needs() -> None:
         "spec.framework_offload",
     )
     assert not under(modules, *[f"zerocalc.{module}" for module in offload])
+
+
+def test_a_decoder_loads_no_foreign_kinds() -> None:
+    sizes = ("--layers", "2", "--hidden", "64", "--heads", "2", "--seq", "64")
+    modules = loaded(command("plan", *sizes, "--gpus", "8", "--json"))
+    kinds = {module.rpartition(".")[2] for module in under(modules, "zerocalc.model.kinds")}
+    attention = {"attention", "attention_inputs", "attention_values", "scores"}
+    assert kinds == {"kinds", "embedding_head", "norm", "mlp"} | attention
 
 
 def test_a_refusal_loads_no_rich() -> None:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from zerocalc.answers.planner import plan as plan
     from zerocalc.estimator import estimate as estimate
     from zerocalc.huggingface.config import load_model as load_model
-    from zerocalc.model.counting import count_parameters as count_parameters
+    from zerocalc.huggingface.counting import count_parameters as count_parameters
     from zerocalc.results import Counts as Counts
     from zerocalc.results import Estimate as Estimate
     from zerocalc.results import Plan as Plan
@@ -44,7 +44,7 @@ _HOMES = {
     "Recipe": "spec.recipe",
     "Training": "spec.training",
     "Zero": "spec.zero",
-    "count_parameters": "model.counting",
+    "count_parameters": "huggingface.counting",
     "estimate": "estimator",
     "load_model": "huggingface.config",
     "plan": "answers.planner",

@@ -42,9 +42,9 @@ def shapes(model: Model) -> Counter[tuple[int, ...]]:
     found: Counter[tuple[int, ...]] = Counter()
     for count, modules in ((1, arch.before), *arch.groups, (1, arch.after)):
         for module in modules:
-            for parameter in module.parameters:
-                if parameter.elements:
-                    found[parameter.shape] += count
+            for row in module.parameter_rows:
+                if math.prod(row.shape):
+                    found[row.shape] += count
     return found
 
 

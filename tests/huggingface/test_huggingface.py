@@ -75,7 +75,7 @@ def test_totals_of_built_classes(name: str) -> None:
 
 
 def shapes(modules: Iterable[Module]) -> Counter[tuple[int, ...]]:
-    return Counter(tuple(parameter.shape) for module in modules for parameter in module.parameters)
+    return Counter(row.shape for module in modules for row in module.parameter_rows)
 
 
 def built_shapes(tensors: dict[str, list[int]]) -> Counter[tuple[int, ...]]:

@@ -24,7 +24,7 @@ MEASURED: dict[str, Any] = json.loads(
 
 
 def shapes(modules: Iterable[Module]) -> Counter[tuple[int, ...]]:
-    return Counter(parameter.shape for module in modules for parameter in module.parameters)
+    return Counter(row.shape for module in modules for row in module.parameter_rows)
 
 
 def built(tensors: dict[str, list[int]]) -> Counter[tuple[int, ...]]:

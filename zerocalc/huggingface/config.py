@@ -32,7 +32,7 @@ from zerocalc.huggingface.quantised import read as read_quantisation
 from zerocalc.huggingface.reader import NO_MODEL_TYPE, WAYS_OUT, Reader
 from zerocalc.presets import PresetError, label, nearest
 from zerocalc.quantities import shown
-from zerocalc.spec.base import explain
+from zerocalc.spec.base import FieldError, explain
 from zerocalc.spec.implementation import UNKNOWN
 from zerocalc.spec.model import Model, ModelKind
 from zerocalc.spec.quantisation import Quantisation
@@ -126,7 +126,7 @@ def model_from_config(config: Mapping[str, Any], name: str, *, source: str | Non
             "assumed": (*reader.notes, *file.noted(config)),
         }
         return Model.model_validate(fields)
-    except ExpressionError as error:
+    except (ExpressionError, FieldError) as error:
         raise PresetError(f"{name}: {error}") from None
     except ValidationError as error:
         raise PresetError(f"{name}: {_blamed(reader, file, error)}") from None

@@ -16,6 +16,7 @@ from pydantic import Field, model_validator
 from zerocalc import presets
 from zerocalc.huggingface.expressions import ExpressionError, evaluate, names_in
 from zerocalc.huggingface.key_types import check_keys, spelled
+from zerocalc.model.registry import check
 from zerocalc.spec.base import Spec
 from zerocalc.spec.implementation import UNKNOWN
 from zerocalc.spec.model import ModelKind
@@ -209,13 +210,16 @@ class FamilyFile(Spec):
         return self.placed(config)[0]
 
     def placed(self, config: Mapping[str, Any]) -> tuple[Stack, Places]:
-        """The modules that a config describes, and which layers each group stands for."""
+        """The modules that a config describes, and which layers each group stands for. Raises
+        `FieldError` where a module's kind does not take its values.
+        """
         self.check(config)
         names = self.names(config)
         found = [group for layers in self.layers for group in _grouped(layers, names)]
         groups = tuple(Group(count=len(places), modules=modules) for places, modules in found)
         before, after = tuple(_modules(self.before, names)), tuple(_modules(self.after, names))
         modules = (*before, *(module for group in groups for module in group.modules), *after)
+        check(modules)
         known = bool(evaluate(self.activations, names)) and all(
             UNKNOWN not in module.values.values() for module in modules
         )

@@ -314,7 +314,7 @@ class _Choice:
         for module in modules:
             rows: list[ParameterRow] = [*module.parameter_rows]
             if tied is not None and module.name == _HEAD:
-                rows.append(("head.weight", tied, True))
+                rows.append(ParameterRow("head.weight", tied, True))
             parts: dict[str, list[ParameterRow]] = {}
             for row in rows:
                 name, shape, linear = row

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from zerocalc.formulas.formula import ceil_div
 from zerocalc.ledger import replaced
-from zerocalc.model.module import Module, ParameterRow, linear, replicated
+from zerocalc.model.module import Module, ParameterRow, Replicated, linear
 from zerocalc.spec.cluster import Parallel
 
 if TYPE_CHECKING:
@@ -150,11 +150,8 @@ def shapes(modules: Iterable[Module]) -> list[tuple[int, ...]]:
 
 
 def listed_last(module: Module) -> bool:
-    """Whether a layer lists a module behind those that are called after it: Hugging Face's layers
-    list RMSNorms behind attention and MLP; what lists norms in the order of the forward pass has
-    biases in them.
-    """
-    return module.component == "norms" and len(module.parameter_rows) == 1
+    """Whether a layer lists a module behind those that are called after it."""
+    return module.listed_last
 
 
 def elements(modules: Iterable[Module], tensor_parallel: int = 1) -> int:
@@ -168,12 +165,10 @@ def elements(modules: Iterable[Module], tensor_parallel: int = 1) -> int:
 
 def on_rank(row: ParameterRow, tensor_parallel: int) -> int:
     """A tensor-parallel rank's part of one tensor [elements]."""
-    name, shape, _ = row
-    return (
-        math.prod(shape)
-        if tensor_parallel == 1 or replicated(name)
-        else ceil_div(math.prod(shape), tensor_parallel)
-    )
+    whole = math.prod(row[1])
+    if tensor_parallel == 1 or isinstance(row, Replicated):
+        return whole
+    return ceil_div(whole, tensor_parallel)
 
 
 READ_BY_ACTIVATIONS = ("mlp.up.weight", "mlp.gate.weight", "experts.up", "experts.gate")

@@ -5,13 +5,14 @@ module saves.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from functools import lru_cache
+from typing import TYPE_CHECKING, TypeAlias
 
 from zerocalc.formulas.formula import ceil_div
 from zerocalc.model.architecture import Architecture, Modules
-from zerocalc.model.forward import Step, Steps, passed, streams_of
+from zerocalc.model.forward import passed, streams_of
 from zerocalc.model.module import Layout
-from zerocalc.model.registry import written
+from zerocalc.model.registry import Steps, listed, step, written
 from zerocalc.model.trace import Adapters, Tape
 from zerocalc.spec.base import FieldError
 from zerocalc.spec.implementation import Implementation
@@ -19,6 +20,12 @@ from zerocalc.spec.model import Model, dimensions
 
 if TYPE_CHECKING:
     from zerocalc.spec.stack import Stack
+
+
+Parts: TypeAlias = tuple[Steps, list[tuple[int, Steps]], Steps]
+"""The steps before the layers, those of each group of layers and how many layers it has, and the
+steps after them.
+"""
 
 
 def architecture(
@@ -106,7 +113,7 @@ def _recomputed(count: int, tape: Tape | None) -> Iterator[tuple[int, str]]:
         yield count - chosen, "none"
 
 
-def described(model: Model) -> tuple[Steps, list[tuple[int, Steps]], Steps]:
+def described(model: Model) -> Parts:
     """A decoder of a known kind from its dimensions: the steps before, in and after its layers."""
     d, gpt2 = dimensions(model), model.kind == "gpt2"
     bias, dropout = gpt2, bool(model.dropout)
@@ -138,13 +145,13 @@ def described(model: Model) -> tuple[Steps, list[tuple[int, Steps]], Steps]:
         "residual_dropout": dropout,
     }
     layer = [
-        Step("norm", "attention norm", norm),
-        Step("attention", "attention", attention),
-        Step("norm", "mlp norm", norm),
-        Step("mlp", "mlp", mlp),
+        step("norm", "attention norm", norm),
+        step("attention", "attention", attention),
+        step("norm", "mlp norm", norm),
+        step("mlp", "mlp", mlp),
     ]
     before = [
-        Step(
+        step(
             "embedding",
             "embedding",
             {
@@ -160,17 +167,40 @@ def described(model: Model) -> tuple[Steps, list[tuple[int, Steps]], Steps]:
     return (
         before,
         [(d.layers, layer)],
-        [Step("norm", "final norm", norm), Step("head", "head", head)],
+        [step("norm", "final norm", norm), step("head", "head", head)],
     )
 
 
-def steps_of(model: Model) -> tuple[Steps, list[tuple[int, Steps]], Steps]:
+def steps_of(model: Model) -> Parts:
     """The steps before, in and after the layers of a model that is not bare."""
     return described(model) if model.stack is None else _listed(model.stack)
 
 
-def _listed(stack: Stack) -> tuple[Steps, list[tuple[int, Steps]], Steps]:
-    return stack.before, [(group.count, group.modules) for group in stack.groups], stack.after
+class _Same:
+    """A stack as a key that is equal to itself alone."""
+
+    __slots__ = ("stack",)
+
+    def __init__(self, stack: Stack) -> None:
+        self.stack = stack
+
+    def __hash__(self) -> int:
+        return id(self.stack)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Same) and other.stack is self.stack
+
+
+def _listed(stack: Stack) -> Parts:
+    return _read(_Same(stack))
+
+
+@lru_cache(maxsize=8)
+def _read(key: _Same) -> Parts:
+    """A plan and a search look at one stack many times: it is read once."""
+    stack = key.stack
+    groups = [(group.count, listed(group.modules)) for group in stack.groups]
+    return listed(stack.before), groups, listed(stack.after)
 
 
 def _width_of(groups: list[tuple[int, Steps]]) -> int:

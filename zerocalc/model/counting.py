@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import math
 
 from zerocalc.model.architecture import Architecture
 from zerocalc.model.build import architecture
@@ -27,17 +27,11 @@ STORED_DTYPE: StoredDtype = "bf16"
 """In which checkpoints are kept unless their config says so."""
 
 
-def count_parameters(model: Model | str | os.PathLike[str]) -> Counts:
-    """Count a model tensor by tensor; a text is the name of a preset or the path of a TOML file or
-    a ``config.json``.
+def count_parameters(model: Model) -> Counts:
+    """Count a model tensor by tensor.
 
-    Raises `ValueError` for a bare number of parameters, which has no tensors, and for a name that
-    is none.
+    Raises `ValueError` for a bare number of parameters, which has no tensors.
     """
-    if isinstance(model, (str, os.PathLike)):
-        from zerocalc.huggingface.config import load_model
-
-        model = load_model(model)
     if not isinstance(model, Model):
         hint = "; its model is job.model" if hasattr(model, "model") else ""
         raise TypeError(
@@ -143,7 +137,7 @@ def _leaves(module: Module) -> dict[str, int]:
     kept in one tensor each for up and down.
     """
     leaves: dict[str, int] = {}
-    for parameter in module.parameters:
-        leaf = parameter.name.rpartition(".")[0]
-        leaves[leaf] = leaves.get(leaf, 0) + parameter.elements
+    for row in module.parameter_rows:
+        leaf = row.name.rpartition(".")[0]
+        leaves[leaf] = leaves.get(leaf, 0) + math.prod(row.shape)
     return leaves

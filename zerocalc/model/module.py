@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from typing import Literal, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
 from zerocalc.formulas.formula import ceil_div
 from zerocalc.ledger import record
@@ -14,8 +14,7 @@ from zerocalc.spec.recipe import DTYPE_BYTES
 Component = Literal["embedding", "head", "attention", "mlp", "experts", "norms", "other"]
 
 
-@record
-class Parameter:
+class ParameterRow(NamedTuple):
     """A parameter tensor: ``linear`` where it is the weight of a linear layer (what autocast
     copies).
     """
@@ -24,10 +23,15 @@ class Parameter:
     shape: tuple[int, ...]
     linear: bool = False
 
-    @property
-    def elements(self) -> int:
-        """Number of elements."""
-        return math.prod(self.shape)
+
+class Replicated(ParameterRow):
+    """A parameter of which every tensor-parallel rank holds all: norms, learned positions, routers,
+    what a row-parallel layer adds after its sum.
+
+    Source: megatron-core 0.16.1, tensor_parallel/layers.py; [SP] §4.2.
+    """
+
+    __slots__ = ()
 
 
 @record
@@ -46,10 +50,6 @@ class Saved:
     rebuilt: bool = False
 
 
-ParameterRow: TypeAlias = tuple[str, tuple[int, ...], bool]
-"""A `Parameter` as a module lists it: name, shape, linear. Most tensors are only ever summed;
-objects are made for those who look at them.
-"""
 SavedRow: TypeAlias = tuple[str, str, int, tuple[int, ...], bool]
 """A `Saved` as a module lists it: name, dtype, divisor, shape, rebuilt."""
 
@@ -77,11 +77,12 @@ class Module:
     """
     unquantised: tuple[str, ...] = ()
     """Weights of linear layers that quantisers leave as they are."""
-
-    @property
-    def parameters(self) -> tuple[Parameter, ...]:
-        """Its parameter tensors."""
-        return tuple([Parameter(*row) for row in self.parameter_rows])
+    listed_last: bool = False
+    """Whether a layer lists it behind those that are called after it."""
+    called: tuple[str, ...] = ()
+    """Its parts in the order in which they are called, by the last of their names, with those that
+    have no tensors; empty where they are called as they are listed.
+    """
 
     @property
     def saved(self) -> tuple[Saved, ...]:
@@ -187,34 +188,36 @@ def saved_bytes(rows: Iterable[SavedRow]) -> list[int]:
     ]
 
 
-REPLICATED_FIRST = (
-    "norm.",
-    "positions.",
-    "router",
-    "attention.q_down",
-    "attention.kv_down",
-    "token_types.",
-    "pooler.",
-    "binary_head.",
-    "transform.",
-)
-REPLICATED_LAST = ("norm.weight", "norm.bias", ".out.bias", ".down.bias", "down_bias")
+def tensor(name: str, *shape: int) -> ParameterRow:
+    """A tensor that is no linear layer's."""
+    return ParameterRow(name, shape)
 
 
-def replicated(name: str) -> bool:
-    """Whether tensor-parallel ranks each hold all of a parameter: norms, learned positions,
-    routers, BERT's small layers around its heads, what a row-parallel layer adds after its sum.
+def replicated(name: str, *shape: int) -> ParameterRow:
+    """A tensor that is no linear layer's, and that every tensor-parallel rank holds whole."""
+    return Replicated(name, shape)
 
-    Source: megatron-core 0.16.1, tensor_parallel/layers.py, models/bert; [SP] §4.2.
-    """
-    return name.startswith(REPLICATED_FIRST) or name.endswith(REPLICATED_LAST)
+
+Split = Literal["columns", "rows", "none"]
 
 
 def linear(
-    name: str, out: int, inner: int, *, bias: bool = False, transposed: bool = False
+    name: str,
+    out: int,
+    inner: int,
+    *,
+    bias: bool = False,
+    transposed: bool = False,
+    split: Split = "columns",
 ) -> tuple[ParameterRow, ...]:
     """The tensors of a linear layer: a weight of (out, inner), or (inner, out) where an
     implementation keeps it transposed, and a bias.
+
+    ``split``: how tensor parallelism divides it: its outputs (``columns``), its inputs (``rows``),
+    after whose sum every rank adds the whole bias, or not at all.
     """
-    weight: ParameterRow = (f"{name}.weight", (inner, out) if transposed else (out, inner), True)
-    return (weight, (f"{name}.bias", (out,), False)) if bias else (weight,)
+    shape = (inner, out) if transposed else (out, inner)
+    weight = (Replicated if split == "none" else ParameterRow)(f"{name}.weight", shape, True)
+    if not bias:
+        return (weight,)
+    return weight, (ParameterRow if split == "columns" else Replicated)(f"{name}.bias", (out,))

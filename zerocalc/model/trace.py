@@ -10,6 +10,7 @@ bits ("Automatic Mixed Precision", op-specific behaviour).
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Literal
 
 from zerocalc.model.module import Layout, SavedRow
 from zerocalc.spec.implementation import Implementation
@@ -24,6 +25,14 @@ ELSEWHERE = 1 << 30
 """The row of a tensor that is kept by another pass."""
 
 Shape = tuple[int, ...]
+NormKind = Literal[
+    "layer", "layer_fp32", "rms", "rms_fp32", "rms_squares", "rms_power", "rms_fused"
+]
+"""LayerNorm or RMSNorm; ``_fp32`` where the class scales by the weight before it casts back (and,
+of LayerNorm, writes it out step by step), ``rms_squares`` where only the squares are taken in fp32
+(T5), ``rms_power`` as rms_fp32 with a power for the root (Gemma 4), ``rms_fused`` where PyTorch's
+own kernel runs it.
+"""
 
 
 class Value:
@@ -148,6 +157,18 @@ class Tape:
             self.rebuilding = True
         return again
 
+    def entering(self, x: Value) -> Value:
+        """What a mixer's first products read: under sequence parallelism ``x`` is gathered from all
+        ranks, and kept so or only as this rank's share.
+        """
+        if x.divisor > 1 and self.how.sequence_input == "kept_whole":
+            return Value(f"{x.name}, gathered", x.dtype, 1, x.shape)
+        return x
+
+    def leaving(self, x: Value, dropout: bool) -> Value:
+        """What a mixer adds to the residual stream."""
+        return self.dropout(x, f"{x.name.split()[0]} residual dropout") if dropout else x
+
     def small(self, name: str, dtype: str, divisor: int, shape: Shape) -> None:
         """Keep a by-product of an operation, such as statistics or indices."""
         self.rows.append((name, dtype, divisor, shape, self.rebuilding))
@@ -239,12 +260,10 @@ class Tape:
         return self.like(x, name)
 
     def norm(self, x: Value, name: str, kind: str, out: str, *, weight: bool = True) -> Value:
-        """LayerNorm or RMSNorm over the last axis. ``kind``: layer or rms, with ``_fp32`` where it
-        is scaled by its weight before it is cast back.
+        """LayerNorm or RMSNorm over the last axis, as its ``kind`` (`NormKind`) computes it.
 
-        ``rms_squares``: only the squares are in fp32; ``rms_power``: as rms_fp32, with a power for
-        the root, which keeps the mean square too; ``rms_fused``: in one kernel, whatever the
-        implementation.
+        The root of ``rms_power`` saves the mean square too; ``rms_fused`` is one kernel whatever
+        the implementation.
         """
         axes = x.shape[:-1]
         if kind == "layer_fp32" and self.how.rms_norm != "fused":

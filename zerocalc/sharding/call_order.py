@@ -12,27 +12,6 @@ from zerocalc.model.module import Module
 from zerocalc.sharding.rank import Rank
 from zerocalc.spec.job import Job
 
-CALLED = (
-    *(
-        "q",
-        "q_down",
-        "q_norm",
-        "q_up",
-        "k",
-        "k_norm",
-        "v",
-        "kv_down",
-        "kv_norm",
-        "kv_up",
-        "qkv",
-        "out",
-    ),
-    *("gate", "gate_activation", "up", "up_activation", "down"),
-)
-"""The order in which the parts of a module are called; parts with other names come behind, as they
-are listed.
-"""
-
 
 class Tensors(NamedTuple):
     """Elements of all tensors, and their numbers in the order in which the model lists them, and in
@@ -126,11 +105,16 @@ def called(module: Module) -> list[tuple[str, list[int]]]:
     rows: dict[str, list[int]] = {}
     for number, (name, _, _) in enumerate(module.parameter_rows):
         rows.setdefault(name.rpartition(".")[0], []).append(number)
-    if "mlp.up" in rows:  # a module without tensors
-        rows["mlp.gate_activation" if "mlp.gate" in rows else "mlp.up_activation"] = []
-    return sorted(rows.items(), key=lambda item: _place(item[0]))
+    order = module.called
+    if not order:
+        return [*rows.items()]
+    named = {_last(name) for name in rows}
+    for part in order:
+        if part not in named:
+            rows[part] = []  # a module without tensors
+    places = {part: place for place, part in enumerate(order)}
+    return sorted(rows.items(), key=lambda item: places.get(_last(item[0]), len(order)))
 
 
-def _place(name: str) -> int:
-    last = name.rpartition(".")[2]
-    return CALLED.index(last) if last in CALLED else len(CALLED)
+def _last(name: str) -> str:
+    return name.rpartition(".")[2]

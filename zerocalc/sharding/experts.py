@@ -43,7 +43,7 @@ def _dealt(module: Module, expert_parallel: int) -> tuple[ParameterRow, ...]:
     if rows[0][1][0] != module.experts or len(rows) >= module.experts:
         return rows[: len(rows) // expert_parallel]
     return tuple(
-        [(name, (shape[0] // expert_parallel, *shape[1:]), linear) for name, shape, linear in rows]
+        [row._replace(shape=(row.shape[0] // expert_parallel, *row.shape[1:])) for row in rows]
     )
 
 

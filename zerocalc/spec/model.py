@@ -58,7 +58,7 @@ def _read_quantised(value: Any) -> Any:
 if TYPE_CHECKING:
     from zerocalc.spec.lora import Lora
     from zerocalc.spec.quantisation import Quantisation
-    from zerocalc.spec.stack import Stack
+    from zerocalc.spec.stack import ModuleSpec, Stack
 
     OptionalStack = Stack | None
     OptionalQuantisation = Quantisation | None
@@ -87,11 +87,6 @@ DIMENSIONS = (
 REQUIRED = ("layers", "hidden", "heads")
 WITH_SCORES = frozenset({"attention", "mla"})
 """Modules of a stack that compare each token with all others, head by head."""
-ROUTED = frozenset({"moe", "tensors"})
-"""Modules of a stack that may hold routed experts."""
-
-WITH_WIDTHS = frozenset({"mlp", "moe"})
-"""Modules of a stack whose inner width tensor parallelism divides."""
 
 
 class Model(Spec):
@@ -148,24 +143,15 @@ class Model(Spec):
         """
         if self.stack is None:
             return (self.heads,) if self.heads else ()
-        attentions = [
-            m for group in self.stack.groups for m in group.modules if m.type in WITH_SCORES
-        ]
-        return tuple(sorted({int(m.values["heads"]) for m in attentions}))
+        attentions = [m for m in self._modules() if m.type in WITH_SCORES]
+        return tuple(sorted({m.size("heads") for m in attentions} - {0}))
 
     @property
     def expert_counts(self) -> tuple[int, ...]:
         """Numbers of routed experts in the model's layers, each once; none where it has none, or
         they are not known.
         """
-        modules = (
-            [m for group in self.stack.groups for m in group.modules if m.type in ROUTED]
-            if self.stack is not None
-            else []
-        )
-        return tuple(
-            sorted({count for m in modules if (count := int(m.values.get("experts", 1))) > 1})
-        )
+        return tuple(sorted({m.size("experts") for m in self._modules()} - {0, 1}))
 
     def undivided(self, ranks: int, expert_ranks: int) -> str | None:
         """What tensor parallelism over so many ranks (``expert_ranks``: routed experts) does not
@@ -187,19 +173,23 @@ class Model(Spec):
             if self.ffn:
                 yield self.ffn, False
             return
-        for module in [
-            m for group in self.stack.groups for m in group.modules if m.type in WITH_WIDTHS
-        ]:
-            yield int(module.values["ffn"]), module.type == "moe"
-            if shared := module.values.get("shared_ffn"):
-                yield int(shared), False
+        for module in self._modules():
+            if width := module.size("ffn"):
+                yield width, "experts" in module.values
+            if shared := module.size("shared_ffn"):
+                yield shared, False
+
+    def _modules(self) -> "Iterator[ModuleSpec]":
+        """The modules of one layer of each group; none where no stack is written out."""
+        for group in self.stack.groups if self.stack is not None else ():
+            yield from group.modules
 
     @property
     def words(self) -> int:
         """Rows of the output head, one a word; 0 without a head."""
         if self.stack is None:
             return self.vocab or 0
-        return next((int(m.values["vocab"]) for m in self.stack.after if m.type == "head"), 0)
+        return next((m.size("vocab") for m in self.stack.after if m.type == "head"), 0)
 
     @property
     def longest(self) -> int | None:
@@ -213,7 +203,7 @@ class Model(Spec):
         """The types of the modules in the layers; none for a bare number of parameters."""
         if self.stack is None:
             return frozenset() if self.is_bare else frozenset({"attention", "mlp"})
-        return frozenset(module.type for group in self.stack.groups for module in group.modules)
+        return frozenset(module.type for module in self._modules())
 
     @property
     def has_attention(self) -> bool:

@@ -7,30 +7,40 @@ causal_conv1d_interface.py (its backward keeps its input).
 
 from __future__ import annotations
 
-from zerocalc.model.kinds.attention import entering
-from zerocalc.model.module import ParameterRow, linear
+from zerocalc.ledger import record
+from zerocalc.model.kind import Kind
+from zerocalc.model.module import ParameterRow, linear, tensor
 from zerocalc.model.trace import Tape, Value
 
 
-def convolution_weights(*, hidden: int, conv: int, bias: bool = False) -> tuple[ParameterRow, ...]:
-    """The tensors of a gated short convolution of width ``conv``."""
+@record
+class Convolution:
+    """The values of a gated short convolution, of width ``conv``."""
+
+    hidden: int
+    conv: int
+    bias: bool = False
+
+
+def convolution_weights(c: Convolution) -> tuple[ParameterRow, ...]:
+    """The tensors of a gated short convolution."""
     rows: tuple[ParameterRow, ...] = (
-        *linear("conv.in", 3 * hidden, hidden, bias=bias),
-        ("conv.weight", (hidden, 1, conv), False),
+        *linear("conv.in", 3 * c.hidden, c.hidden, bias=c.bias),
+        tensor("conv.weight", c.hidden, 1, c.conv),
     )
     return (
         *rows,
-        *((("conv.bias", (hidden,), False),) if bias else ()),
-        *linear("conv.out", hidden, hidden, bias=bias),
+        *((tensor("conv.bias", c.hidden),) if c.bias else ()),
+        *linear("conv.out", c.hidden, c.hidden, bias=c.bias, split="rows"),
     )
 
 
-def convolve(tape: Tape, x: Value, *, hidden: int, **_: object) -> Value:
+def convolve(tape: Tape, x: Value, c: Convolution) -> Value:
     """C · conv(B · x): each product keeps both its factors, and the convolution its input."""
     tp = tape.run.tp
-    three = tape.linear(entering(tape, x), "conv.in", "input and its two gates", (3 * hidden,), tp)
+    three = tape.linear(tape.entering(x), "conv.in", "input and its two gates", (3 * c.hidden,), tp)
     tape.keep(three)
-    gated = Value("gated input", three.dtype, tp, (tape.run.tokens, hidden))
+    gated = Value("gated input", three.dtype, tp, (tape.run.tokens, c.hidden))
     tape.keep(gated)
     convolved = tape.like(gated, "convolved input")
     tape.keep(convolved)
@@ -38,6 +48,15 @@ def convolve(tape: Tape, x: Value, *, hidden: int, **_: object) -> Value:
         tape.like(convolved, "convolved input, gated"),
         "conv.out",
         "convolution result",
-        (hidden,),
+        (c.hidden,),
         tape.run.sequence,
     )
+
+
+CONVOLUTION = Kind(
+    component="other",
+    values=Convolution,
+    sizes=("hidden", "conv"),
+    weights=convolution_weights,
+    forward=convolve,
+)

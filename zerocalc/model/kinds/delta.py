@@ -11,10 +11,11 @@ ops/gated_delta_rule/chunk.py and ops/kda/chunk.py; causal-conv1d 1.6, causal_co
 from __future__ import annotations
 
 import math
-from typing import Literal
+from typing import Literal, get_args
 
-from zerocalc.model.kinds.attention import entering
-from zerocalc.model.module import ParameterRow, linear
+from zerocalc.ledger import record
+from zerocalc.model.kind import Kind
+from zerocalc.model.module import ParameterRow, linear, replicated, tensor
 from zerocalc.model.trace import FULL, MASK, Tape, Value
 
 CHUNK = 64
@@ -27,33 +28,49 @@ TOGETHER = {
 }
 
 
-def delta_weights(
-    *,
-    hidden: int,
-    key_heads: int,
-    value_heads: int,
-    key_dim: int,
-    value_dim: int,
-    conv: int,
-    projections: Projections = "paired",
-) -> tuple[ParameterRow, ...]:
-    """The tensors of a gated delta network.
+@record
+class Delta:
+    """The values of a gated delta network."""
 
-    ``projections``: two products, of queries, keys, values and gate, and of step and decay
-    (``paired``); four, with queries, keys and values in one (``split``); or ``each`` of the six on
-    its own.
+    hidden: int
+    key_heads: int
+    value_heads: int
+    key_dim: int
+    value_dim: int
+    conv: int
+    projections: Projections = "paired"
+    """Two products, of queries, keys, values and gate, and of step and decay (``paired``); four,
+    with queries, keys and values in one (``split``); or ``each`` of the six on its own.
     """
-    keys, values = key_heads * key_dim, value_heads * value_dim
+    doubled: bool = False
+    """The step is multiplied by two after its sigmoid."""
+
+
+@record
+class ChannelDelta:
+    """The values of a delta rule that decays each channel on its own."""
+
+    hidden: int
+    heads: int
+    head_dim: int
+    conv: int
+    low_rank: bool = True
+    """Decay and gate come through a rank of ``head_dim``."""
+
+
+def delta_weights(d: Delta) -> tuple[ParameterRow, ...]:
+    """The tensors of a gated delta network."""
+    keys, values = d.key_heads * d.key_dim, d.value_heads * d.value_dim
     rows: list[ParameterRow] = []
-    for name, width in _products(projections, keys, values, value_heads):
-        rows += linear(f"delta.{name}", width, hidden)
-    rows.append(("delta.conv.weight", (2 * keys + values, 1, conv), False))
+    for name, width in _products(d.projections, keys, values, d.value_heads):
+        rows += linear(f"delta.{name}", width, d.hidden)
+    rows.append(tensor("delta.conv.weight", 2 * keys + values, 1, d.conv))
     rows += [
-        ("delta.dt_bias", (value_heads,), False),
-        ("delta.A_log", (value_heads,), False),
-        ("delta.norm.weight", (value_dim,), False),
+        tensor("delta.dt_bias", d.value_heads),
+        tensor("delta.A_log", d.value_heads),
+        replicated("delta.norm.weight", d.value_dim),
     ]
-    return (*rows, *linear("delta.out", hidden, values))
+    return (*rows, *linear("delta.out", d.hidden, values, split="rows"))
 
 
 def _products(
@@ -66,36 +83,27 @@ def _products(
     return [(name, sum(widths[letter] for letter in name)) for name in TOGETHER[projections]]
 
 
-def delta(
-    tape: Tape,
-    x: Value,
-    *,
-    key_heads: int,
-    value_heads: int,
-    key_dim: int,
-    value_dim: int,
-    projections: Projections = "paired",
-    doubled: bool = False,
-    **_: object,
-) -> Value:
-    """The forward pass of a gated delta network; ``doubled``: the step is multiplied by two after
-    its sigmoid.
-    """
+def delta(tape: Tape, x: Value, d: Delta) -> Value:
+    """The forward pass of a gated delta network."""
     tp, tokens, hidden = tape.run.tp, tape.run.tokens, x.shape[-1]
-    keys, values, heads = (key_heads, key_dim), (value_heads, value_dim), (tokens, value_heads)
-    x = entering(tape, x)
+    keys, values, heads = (
+        (d.key_heads, d.key_dim),
+        (d.value_heads, d.value_dim),
+        (tokens, d.value_heads),
+    )
+    x = tape.entering(x)
     for name, width in _products(
-        projections, key_heads * key_dim, value_heads * value_dim, value_heads
+        d.projections, d.key_heads * d.key_dim, d.value_heads * d.value_dim, d.value_heads
     ):
         tape.linear(x, f"delta.{name}", name, (width,), tp)
     mixed = _mixed(tape, x, keys, values)
     tape.small("step", mixed.dtype, tp, heads)
-    if doubled:
+    if d.doubled:
         tape.small("step, doubled", mixed.dtype, tp, heads)
     for name in ("decay before its softplus", "decay after its softplus", "decays summed"):
         tape.small(name, FULL, tp, heads)
     for name in ("A",) if tape.frozen else ("exp(A_log)", "A"):
-        tape.small(name, FULL, tp, (value_heads,))
+        tape.small(name, FULL, tp, (d.value_heads,))
     _delta_rule(tape, mixed.dtype, keys, values)
     tape.small("matrices of chunks", mixed.dtype, tp, (*heads, CHUNK))
     result = Value("delta rule's result", mixed.dtype, tp, (tokens, *values))
@@ -135,32 +143,28 @@ def _delta_rule(tape: Tape, dtype: str, keys: tuple[int, int], values: tuple[int
     tape.small("values", dtype, tp, (tokens, *values))
 
 
-def channel_weights(
-    *, hidden: int, heads: int, head_dim: int, conv: int, low_rank: bool = True
-) -> tuple[ParameterRow, ...]:
-    """The tensors of a delta rule that decays each channel on its own; with ``low_rank`` decay and
-    gate come through a rank of ``head_dim``.
-    """
-    inner = heads * head_dim
+def channel_weights(d: ChannelDelta) -> tuple[ParameterRow, ...]:
+    """The tensors of a delta rule that decays each channel on its own."""
+    inner = d.heads * d.head_dim
     rows: list[ParameterRow] = []
     for name in "qkv":
-        rows += linear(f"delta.{name}", inner, hidden)
+        rows += linear(f"delta.{name}", inner, d.hidden)
     for name in ("decay", "gate"):
-        if low_rank:
+        if d.low_rank:
             rows += (
-                *linear(f"delta.{name}_down", head_dim, hidden),
-                *linear(f"delta.{name}_up", inner, head_dim),
+                *linear(f"delta.{name}_down", d.head_dim, d.hidden),
+                *linear(f"delta.{name}_up", inner, d.head_dim),
             )
         else:
-            rows += linear(f"delta.{name}", inner, hidden)
+            rows += linear(f"delta.{name}", inner, d.hidden)
     return (
         *rows,
-        ("delta.conv.weight", (3 * inner, 1, conv), False),
-        ("delta.dt_bias", (inner,), False),
-        ("delta.A_log", (1, 1, heads, 1) if low_rank else (heads,), False),
-        *linear("delta.b", heads, hidden),
-        ("delta.norm.weight", (head_dim,), False),
-        *linear("delta.out", hidden, inner),
+        tensor("delta.conv.weight", 3 * inner, 1, d.conv),
+        tensor("delta.dt_bias", inner),
+        tensor("delta.A_log", *((1, 1, d.heads, 1) if d.low_rank else (d.heads,))),
+        *linear("delta.b", d.heads, d.hidden),
+        replicated("delta.norm.weight", d.head_dim),
+        *linear("delta.out", d.hidden, inner, split="rows"),
     )
 
 
@@ -176,22 +180,20 @@ and hands it over in compute's dtype.
 DECAY = ("decay before its bound", "decay after its bound")
 
 
-def channels(
-    tape: Tape, x: Value, *, heads: int, head_dim: int, low_rank: bool = True, **_: object
-) -> Value:
+def channels(tape: Tape, x: Value, d: ChannelDelta) -> Value:
     """The forward pass of a delta rule that decays each channel on its own: the decay is computed
     in fp32, operation by operation.
     """
     tp, tokens, hidden = tape.run.tp, tape.run.tokens, x.shape[-1]
-    each = (heads, head_dim)
-    x = entering(tape, x)
+    each = (d.heads, d.head_dim)
+    x = tape.entering(x)
     for name in "qkv":
         tape.linear(x, f"delta.{name}", name, each, tp)
     mixed = _mixed(tape, x, each, each)
     for name in ("decay", "gate"):
-        if low_rank:
+        if d.low_rank:
             tape.linear(
-                tape.linear(x, f"delta.{name}_down", f"low-rank {name}", (head_dim,)),
+                tape.linear(x, f"delta.{name}_down", f"low-rank {name}", (d.head_dim,)),
                 f"delta.{name}_up",
                 name,
                 each,
@@ -199,16 +201,16 @@ def channels(
             )
         else:
             tape.linear(x, f"delta.{name}", name, each, tp)
-    for name in (*(LOW_RANK_DECAY if low_rank else DECAY), "decays summed"):
+    for name in (*(LOW_RANK_DECAY if d.low_rank else DECAY), "decays summed"):
         tape.small(name, FULL, tp, (tokens, *each))
-    if low_rank:
+    if d.low_rank:
         tape.small("decays that are large", MASK, tp, (tokens, *each))
     else:
         tape.small("decay", mixed.dtype, tp, (tokens, *each))
-    tape.linear(x, "delta.b", "step", (heads,), tp)
-    tape.small("step", mixed.dtype, tp, (tokens, heads))
+    tape.linear(x, "delta.b", "step", (d.heads,), tp)
+    tape.small("step", mixed.dtype, tp, (tokens, d.heads))
     _delta_rule(tape, mixed.dtype, each, each)
-    tape.small("matrices of chunks", mixed.dtype, tp, (2, tokens, heads, CHUNK))
+    tape.small("matrices of chunks", mixed.dtype, tp, (2, tokens, d.heads, CHUNK))
     result = Value("delta rule's result", mixed.dtype, tp, (tokens, *each))
     tape.norm(result, "delta norm", "rms_fp32", "delta rule's result, normed")
     for name in ("delta rule's result, normed (fp32)", "sigmoid of the gate (fp32)"):
@@ -220,3 +222,22 @@ def channels(
         (hidden,),
         tape.run.sequence,
     )
+
+
+DELTA = Kind(
+    component="attention",
+    values=Delta,
+    sizes=("hidden", "key_heads", "value_heads", "key_dim", "value_dim", "conv"),
+    weights=delta_weights,
+    forward=delta,
+    norms=("attention",),
+    words={"projections": get_args(Projections)},
+)
+CHANNEL_DELTA = Kind(
+    component="attention",
+    values=ChannelDelta,
+    sizes=("hidden", "heads", "head_dim", "conv"),
+    weights=channel_weights,
+    forward=channels,
+    norms=("attention",),
+)

@@ -7,57 +7,60 @@ operations.
 
 from __future__ import annotations
 
-from zerocalc.model.kinds.attention import entering
+from zerocalc.ledger import record
+from zerocalc.model.kind import ACTIVATIONS, Kind
 from zerocalc.model.kinds.mlp import activate
-from zerocalc.model.module import ParameterRow, linear
+from zerocalc.model.module import ParameterRow, linear, replicated
 from zerocalc.model.trace import Tape, Value
 
 
-def block_weights(*, hidden: int, heads: int, head_dim: int) -> tuple[ParameterRow, ...]:
+@record
+class BlockAttention:
+    """The values of linear attention in blocks of ``block`` positions."""
+
+    hidden: int
+    heads: int
+    head_dim: int
+    block: int
+    activation: str = "silu"
+
+
+def block_weights(a: BlockAttention) -> tuple[ParameterRow, ...]:
     """The tensors of linear attention in blocks: one product for queries, keys and values, a gate
     of the normed result.
     """
-    inner = heads * head_dim
+    inner = a.heads * a.head_dim
     return (
-        *linear("attention.qkv", 3 * inner, hidden),
-        *linear("attention.gate", inner, hidden),
-        ("attention.norm.weight", (inner,), False),
-        *linear("attention.out", hidden, inner),
+        *linear("attention.qkv", 3 * inner, a.hidden),
+        *linear("attention.gate", inner, a.hidden),
+        replicated("attention.norm.weight", inner),
+        *linear("attention.out", a.hidden, inner, split="rows"),
     )
 
 
-def attend_in_blocks(
-    tape: Tape,
-    x: Value,
-    *,
-    heads: int,
-    head_dim: int,
-    block: int,
-    activation: str = "silu",
-    **_: object,
-) -> Value:
-    """The forward pass of linear attention: scores inside blocks of ``block`` positions, and a
-    state of keys times values between them.
+def attend_in_blocks(tape: Tape, x: Value, a: BlockAttention) -> Value:
+    """The forward pass of linear attention: scores inside blocks, and a state of keys times values
+    between them.
     """
-    run, tp, hidden, inner = tape.run, tape.run.tp, x.shape[-1], heads * head_dim
-    x = entering(tape, x)
+    run, tp, hidden, inner = tape.run, tape.run.tp, x.shape[-1], a.heads * a.head_dim
+    x = tape.entering(x)
     both = activate(
         tape,
         tape.linear(x, "attention.qkv", "activation's input", (3 * inner,), tp),
-        activation,
+        a.activation,
         "queries, keys and values",
     )
     if run.micro_batch == 1:
         tape.keep(both)  # of several sequences each block's part is copied
     sequence = run.tokens // run.micro_batch
-    starts = range(0, sequence, block)
+    starts = range(0, sequence, a.block)
     for start in starts:
         first, last = start == 0, start == starts[-1]
         _block(
             tape,
             both.dtype,
-            (heads, head_dim),
-            min(block, sequence - start),
+            (a.heads, a.head_dim),
+            min(a.block, sequence - start),
             first=first,
             last=last,
         )
@@ -97,3 +100,14 @@ def _block(
         tape.small("values of a block, for the state", dtype, tp, part)
     if not first:
         tape.small("decay of the state", tape.wide, tp, (heads,))
+
+
+LINEAR_ATTENTION = Kind(
+    component="attention",
+    values=BlockAttention,
+    sizes=("hidden", "heads", "head_dim", "block"),
+    weights=block_weights,
+    forward=attend_in_blocks,
+    norms=("attention",),
+    words={"activation": ACTIVATIONS},
+)

@@ -10,8 +10,9 @@ backward).
 from __future__ import annotations
 
 from zerocalc.formulas.formula import ceil_div
-from zerocalc.model.kinds.attention import entering
-from zerocalc.model.module import ParameterRow, linear
+from zerocalc.ledger import record
+from zerocalc.model.kind import Kind
+from zerocalc.model.module import ParameterRow, linear, replicated, tensor
 from zerocalc.model.trace import FULL, Tape, Value
 
 SCAN_CHUNK = 2048
@@ -20,151 +21,151 @@ csrc/selective_scan/selective_scan.cpp).
 """
 
 
-def selective_weights(
-    *,
-    hidden: int,
-    inner: int,
-    state: int,
-    rank: int,
-    conv: int,
-    conv_bias: bool = True,
-    bias: bool = False,
-    inner_norms: bool = False,
-) -> tuple[ParameterRow, ...]:
-    """The tensors of a Mamba mixer (arXiv 2312.00752 §3.4): ``rank`` is that of the step sizes.
-    ``inner_norms``: of step sizes, B and C (Jamba).
-    """
+@record
+class Mamba:
+    """The values of a Mamba mixer (arXiv 2312.00752 §3.4)."""
+
+    hidden: int
+    inner: int
+    state: int
+    rank: int
+    """Of the step sizes."""
+    conv: int
+    conv_bias: bool = True
+    bias: bool = False
+    inner_norms: bool = False
+    """Norms of step sizes, B and C (Jamba)."""
+
+
+@record
+class Mamba2:
+    """The values of a Mamba-2 mixer (arXiv 2405.21060 §7)."""
+
+    hidden: int
+    inner: int
+    heads: int
+    state: int
+    groups: int
+    """B and C are shared by the heads of one of them."""
+    conv: int
+    conv_bias: bool = True
+    bias: bool = False
+    out_bias: bool | None = None
+    """Whether the last product has a bias, where that is not as ``bias`` says."""
+    norm: bool = True
+
+
+def selective_weights(m: Mamba) -> tuple[ParameterRow, ...]:
+    """The tensors of a Mamba mixer."""
     rows = (
-        *linear("mamba.in", 2 * inner, hidden, bias=bias),
-        *_convolution(inner, conv, conv_bias),
-        *linear("mamba.x", rank + 2 * state, inner),
-        *linear("mamba.dt", inner, rank, bias=True),
-        ("mamba.A_log", (inner, state), False),
-        ("mamba.D", (inner,), False),
-        *linear("mamba.out", hidden, inner, bias=bias),
+        *linear("mamba.in", 2 * m.inner, m.hidden, bias=m.bias),
+        *_convolution(m.inner, m.conv, m.conv_bias),
+        *linear("mamba.x", m.rank + 2 * m.state, m.inner),
+        *linear("mamba.dt", m.inner, m.rank, bias=True),
+        tensor("mamba.A_log", m.inner, m.state),
+        tensor("mamba.D", m.inner),
+        *linear("mamba.out", m.hidden, m.inner, bias=m.bias, split="rows"),
     )
-    if not inner_norms:
+    if not m.inner_norms:
         return rows
     return (
         *rows,
         *(
-            (f"mamba.{name}_norm.weight", (size,), False)
-            for name, size in (("dt", rank), ("b", state), ("c", state))
+            replicated(f"mamba.{name}_norm.weight", size)
+            for name, size in (("dt", m.rank), ("b", m.state), ("c", m.state))
         ),
     )
 
 
-def structured_weights(
-    *,
-    hidden: int,
-    inner: int,
-    heads: int,
-    state: int,
-    groups: int,
-    conv: int,
-    conv_bias: bool = True,
-    bias: bool = False,
-    out_bias: bool | None = None,
-    norm: bool = True,
-) -> tuple[ParameterRow, ...]:
-    """The tensors of a Mamba-2 mixer (arXiv 2405.21060 §7): B and C are shared by the heads of one
-    of the ``groups``.
-    """
-    mixed = inner + 2 * groups * state
+def structured_weights(m: Mamba2) -> tuple[ParameterRow, ...]:
+    """The tensors of a Mamba-2 mixer."""
+    mixed = m.inner + 2 * m.groups * m.state
     return (
-        *linear("mamba.in", inner + mixed + heads, hidden, bias=bias),
-        *_convolution(mixed, conv, conv_bias),
-        *((f"mamba.{name}", (heads,), False) for name in ("dt_bias", "A_log", "D")),
-        *((("mamba.norm.weight", (inner,), False),) if norm else ()),
-        *linear("mamba.out", hidden, inner, bias=bias if out_bias is None else out_bias),
+        *linear("mamba.in", m.inner + mixed + m.heads, m.hidden, bias=m.bias),
+        *_convolution(mixed, m.conv, m.conv_bias),
+        *(tensor(f"mamba.{name}", m.heads) for name in ("dt_bias", "A_log", "D")),
+        *((replicated("mamba.norm.weight", m.inner),) if m.norm else ()),
+        *linear(
+            "mamba.out",
+            m.hidden,
+            m.inner,
+            bias=m.bias if m.out_bias is None else m.out_bias,
+            split="rows",
+        ),
     )
 
 
 def _convolution(channels: int, width: int, bias: bool) -> tuple[ParameterRow, ...]:
-    weight: ParameterRow = ("mamba.conv.weight", (channels, 1, width), False)
-    return (weight, ("mamba.conv.bias", (channels,), False)) if bias else (weight,)
+    weight: ParameterRow = tensor("mamba.conv.weight", channels, 1, width)
+    return (weight, tensor("mamba.conv.bias", channels)) if bias else (weight,)
 
 
-def selective(
-    tape: Tape,
-    x: Value,
-    *,
-    inner: int,
-    state: int,
-    rank: int,
-    inner_norms: bool = False,
-    **_: object,
-) -> Value:
+def selective(tape: Tape, x: Value, m: Mamba) -> Value:
     """The forward pass of a Mamba mixer: one kernel from the first product to the last, or, with
     norms inside, a kernel for each of its parts.
     """
     run, tp, hidden = tape.run, tape.run.tp, x.shape[-1]
-    both = tape.linear(entering(tape, x), "mamba.in", "input and gate", (2 * inner,), tp)
+    both = tape.linear(tape.entering(x), "mamba.in", "input and gate", (2 * m.inner,), tp)
     tape.keep(both)
-    part = both.viewed("input", (inner,))
-    low = (run.tokens, rank + 2 * state)
-    if inner_norms:
+    part = both.viewed("input", (m.inner,))
+    low = (run.tokens, m.rank + 2 * m.state)
+    if m.inner_norms:
         convolved = tape.like(tape.cast(part, part.dtype), "convolved input")
         convolved.base = convolved
         mixed = tape.linear(convolved, "mamba.x", "step sizes, B and C", low[1:])
         steps = tape.norm(
-            mixed.viewed("step sizes before their norm", (rank,)),
+            mixed.viewed("step sizes before their norm", (m.rank,)),
             "dt norm",
             "rms",
             "low-rank step sizes",
         )
         for name in ("B", "C"):
             normed = tape.norm(
-                mixed.viewed(f"{name} before its norm", (state,)), f"{name} norm", "rms", name
+                mixed.viewed(f"{name} before its norm", (m.state,)), f"{name} norm", "rms", name
             )
             tape.keep(normed)
-        tape.linear(steps, "mamba.dt", "step sizes", (inner,), tp)
+        tape.linear(steps, "mamba.dt", "step sizes", (m.inner,), tp)
         for name in ("input in channels", "step sizes", "gate in channels"):
-            tape.small(name, convolved.dtype, tp, (run.tokens, inner))
+            tape.small(name, convolved.dtype, tp, (run.tokens, m.inner))
     else:
         tape.small("step sizes, B and C", both.dtype, 1, low)
-        tape.small("B and C, in channels", both.dtype, 1, (run.tokens, 2 * state))
-    _decays(tape, (inner, state), (inner,))
+        tape.small("B and C, in channels", both.dtype, 1, (run.tokens, 2 * m.state))
+    _decays(tape, (m.inner, m.state), (m.inner,))
     tape.small(
         "states between chunks",
         FULL,
         tp,
-        (run.micro_batch, inner, ceil_div(run.tokens // run.micro_batch, SCAN_CHUNK), 2 * state),
+        (
+            run.micro_batch,
+            m.inner,
+            ceil_div(run.tokens // run.micro_batch, SCAN_CHUNK),
+            2 * m.state,
+        ),
     )
-    tape.small("scan output", both.dtype, tp, (run.tokens, inner))
-    if inner_norms:
-        gated = Value("scan output, gated", both.dtype, tp, (run.tokens, inner))
+    tape.small("scan output", both.dtype, tp, (run.tokens, m.inner))
+    if m.inner_norms:
+        gated = Value("scan output, gated", both.dtype, tp, (run.tokens, m.inner))
         return tape.linear(gated, "mamba.out", "mamba result", (hidden,), run.sequence)
     return Value("mamba result", both.dtype, run.sequence, (run.tokens, hidden))
 
 
-def structured(
-    tape: Tape,
-    x: Value,
-    *,
-    inner: int,
-    heads: int,
-    state: int,
-    groups: int,
-    norm: bool = True,
-    **_: object,
-) -> Value:
+def structured(tape: Tape, x: Value, m: Mamba2) -> Value:
     """The forward pass of a Mamba-2 mixer: one kernel after the first product, which keeps that
     product's result and the scan's.
     """
     run, tp, hidden = tape.run, tape.run.tp, x.shape[-1]
     both = tape.linear(
-        entering(tape, x),
+        tape.entering(x),
         "mamba.in",
         "gate, input, B, C and step sizes",
-        (2 * inner + 2 * groups * state + heads,),
+        (2 * m.inner + 2 * m.groups * m.state + m.heads,),
         tp,
     )
     tape.keep(both)
-    tape.small("scan output", both.dtype, tp, (run.tokens, inner))
-    _decays(tape, (heads,), ())
-    if norm and tape.how.statistics:
-        tape.small("norm statistics", FULL, tp, (run.tokens, groups))
+    tape.small("scan output", both.dtype, tp, (run.tokens, m.inner))
+    _decays(tape, (m.heads,), ())
+    if m.norm and tape.how.statistics:
+        tape.small("norm statistics", FULL, tp, (run.tokens, m.groups))
     return Value("mamba result", both.dtype, run.sequence, (run.tokens, hidden))
 
 
@@ -176,3 +177,19 @@ def _decays(tape: Tape, shape: tuple[int, ...], vector: tuple[int, ...]) -> None
         tape.small(name, FULL, tape.run.tp, shape)
     if vector and not tape.autocast and tape.compute != FULL:
         tape.small("D and the step sizes' bias (fp32)", FULL, tape.run.tp, (2, *vector))
+
+
+MAMBA = Kind(
+    component="other",
+    values=Mamba,
+    sizes=("hidden", "inner", "state", "rank", "conv"),
+    weights=selective_weights,
+    forward=selective,
+)
+MAMBA2 = Kind(
+    component="other",
+    values=Mamba2,
+    sizes=("hidden", "inner", "heads", "state", "groups", "conv"),
+    weights=structured_weights,
+    forward=structured,
+)

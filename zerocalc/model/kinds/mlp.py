@@ -4,87 +4,83 @@ residual addition.
 
 from __future__ import annotations
 
-from zerocalc.model.kinds.attention import entering, leaving
+from zerocalc.ledger import record
+from zerocalc.model.kind import ACTIVATIONS, NORMS, Facts, Kind
 from zerocalc.model.module import ParameterRow, linear
 from zerocalc.model.trace import FULL, MASK, Tape, Value
 
 
-def matrices(
-    *,
-    hidden: int,
-    ffn: int,
-    gated: bool = True,
-    bias: bool = False,
-    down_bias: bool | None = None,
-    fused: bool = False,
-    transposed: bool = False,
-    out: int | None = None,
-) -> tuple[ParameterRow, ...]:
-    """The tensors of an MLP: two matrices, or three when gated; ``fused`` makes one tensor of gate
-    and up.
-    """
-    inner = 2 * ffn if gated and fused else ffn
-    rows = (
-        linear("mlp.gate", ffn, hidden, bias=bias, transposed=transposed)
-        if gated and not fused
-        else ()
+@record
+class Mlp:
+    """The values of an MLP."""
+
+    hidden: int
+    ffn: int
+    gated: bool = True
+    fused: bool = False
+    """Gate and up have one tensor."""
+    transposed: bool = False
+    bias: bool = False
+    down_bias: bool | None = None
+    """Whether the last product has a bias, where that is not as ``bias`` says."""
+    out: int = 0
+    """Numbers of the result; 0: as many as it reads."""
+    activation: str = ""
+    """Unless given, silu where it is gated and gelu where it is not."""
+    sparse: bool = False
+    """Of the gate only the largest numbers stay."""
+    inner_norm: str | None = None
+    """How the norm of what goes into the last product is computed; without it there is none."""
+    dropout: bool = False
+    """Of what goes into the last product."""
+    residual_dropout: bool = False
+
+
+def matrices(m: Mlp) -> tuple[ParameterRow, ...]:
+    """The tensors of an MLP: two matrices, or three when gated."""
+    hidden, bias, turned = m.hidden, m.bias, m.transposed
+    rows: tuple[ParameterRow, ...] = ()
+    if m.gated and not m.fused:
+        rows = linear("mlp.gate", m.ffn, hidden, bias=bias, transposed=turned)
+    width = 2 * m.ffn if m.gated and m.fused else m.ffn
+    return (
+        *rows,
+        *linear("mlp.up", width, hidden, bias=bias, transposed=turned),
+        *linear(
+            "mlp.down",
+            m.out or hidden,
+            m.ffn,
+            bias=bias if m.down_bias is None else m.down_bias,
+            transposed=turned,
+            split="rows",
+        ),
     )
-    rows += linear("mlp.up", inner, hidden, bias=bias, transposed=transposed)
-    return rows + linear(
-        "mlp.down",
-        out or hidden,
-        ffn,
-        bias=bias if down_bias is None else down_bias,
-        transposed=transposed,
-    )
 
 
-def feed(
-    tape: Tape,
-    x: Value,
-    *,
-    ffn: int,
-    gated: bool = True,
-    fused: bool = False,
-    out: int | None = None,
-    activation: str | None = None,
-    dropout: bool = False,
-    residual_dropout: bool = False,
-    inner_norm: str | None = None,
-    sparse: bool = False,
-    **_: object,
-) -> Value:
-    """The forward pass of an MLP; ``dropout`` and ``inner_norm`` are of what goes into the last
-    product.
-
-    ``sparse``: of the gate only the largest numbers stay. ``activation``: silu where it is gated
-    and gelu where it is not, unless told otherwise.
-    """
+def feed(tape: Tape, x: Value, m: Mlp) -> Value:
+    """The forward pass of an MLP."""
     again = tape.region("mlp", x)
-    x = entering(tape, x)
+    x = tape.entering(x)
     tp = tape.run.tp
-    activation = activation or ("silu" if gated else "gelu")
-    if not gated:
-        inner = activate(
-            tape,
-            tape.linear(x, "mlp.up", f"{activation} input", (ffn,), tp),
-            activation,
-            "down input",
-        )
+    activation = m.activation or ("silu" if m.gated else "gelu")
+    if not m.gated:
+        up = tape.linear(x, "mlp.up", f"{activation} input", (m.ffn,), tp)
+        inner = activate(tape, up, activation, "down input")
     elif tape.how.gated == "fused":
-        both = tape.linear(x, "mlp.gate", "gate and up", (2 * ffn,), tp)
+        both = tape.linear(x, "mlp.gate", "gate and up", (2 * m.ffn,), tp)
         tape.keep(both)
-        inner = Value("down input", both.dtype, tp, (tape.run.tokens, ffn))
+        inner = Value("down input", both.dtype, tp, (tape.run.tokens, m.ffn))
     else:
-        inner = gate_up(tape, x, (ffn,), fused, activation, sparse=sparse)
-    if inner_norm:
-        inner = tape.norm(inner, "inner norm", inner_norm, "down input, normed")
-    if dropout:
+        inner = gate_up(tape, x, (m.ffn,), m.fused, activation, sparse=m.sparse)
+    if m.inner_norm:
+        inner = tape.norm(inner, "inner norm", m.inner_norm, "down input, normed")
+    if m.dropout:
         inner = tape.dropout(inner, "down input")
-    result = tape.linear(inner, "mlp.down", "mlp result", (out or x.shape[-1],), tape.run.sequence)
+    width = (m.out or x.shape[-1],)
+    result = tape.linear(inner, "mlp.down", "mlp result", width, tape.run.sequence)
     if again:
         tape.rebuilding = False
-    return leaving(tape, result, residual_dropout)
+    return tape.leaving(result, m.residual_dropout)
 
 
 def gate_up(
@@ -190,3 +186,22 @@ WRITTEN_OUT = {
     "quick_gelu": _quick_gelu,
     "xielu": _xielu,
 }
+
+
+def facts(m: Mlp) -> Facts:
+    """How its matrices are kept, and that its activation is a module."""
+    two = m.gated and not m.fused
+    calls = ("gate", "gate_activation", "up", "down") if two else ("up", "up_activation", "down")
+    return {"transposed": m.transposed, "called": calls}
+
+
+MLP = Kind(
+    component="mlp",
+    values=Mlp,
+    sizes=("hidden", "ffn"),
+    weights=matrices,
+    facts=facts,
+    forward=feed,
+    norms=("mlp",),
+    words={"activation": ACTIVATIONS, "inner_norm": NORMS},
+)

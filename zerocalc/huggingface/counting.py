@@ -1,0 +1,23 @@
+"""Parameter counts of a model that may be a name or a file."""
+
+from __future__ import annotations
+
+import os
+
+from zerocalc.model import counting
+from zerocalc.results import Counts
+from zerocalc.spec.model import Model
+
+
+def count_parameters(model: Model | str | os.PathLike[str]) -> Counts:
+    """Count a model tensor by tensor; a text is the name of a preset or the path of a TOML file or
+    a ``config.json``.
+
+    Raises `ValueError` for a bare number of parameters, which has no tensors, and for a name that
+    is none.
+    """
+    if isinstance(model, (str, os.PathLike)):
+        from zerocalc.huggingface.config import load_model  # a model needs no reader of files
+
+        model = load_model(model)
+    return counting.count_parameters(model)
