@@ -198,7 +198,7 @@ def _stack(built: Any, torch: Any) -> Stack:
     """All parameters as modules: before, in and after the layers, in the class's order."""
     text = built.config.get_text_config()
     head = built.get_output_embeddings()
-    routed, heads = _routed(text), _whole(text, "num_attention_heads")
+    routed = _routed(text)
     words = getattr(built.get_input_embeddings(), "weight", None)
     mixtures = tuple(
         path.removesuffix("experts")
@@ -230,11 +230,11 @@ def _stack(built: Any, torch: Any) -> Stack:
                 outside.append((bool(layers), component, where, shape))
     alike: dict[str, tuple[int, tuple[ModuleSpec, ...]]] = {}
     for rows in layers.values():
-        modules = tuple(_modules(rows, routed, heads))
+        modules = tuple(_modules(rows, routed))
         key = repr(modules)
         alike[key] = (alike[key][0] + 1 if key in alike else 1, modules)
-    before = _modules([row[1:] for row in outside if not row[0]], routed, heads)
-    after = [*_modules([row[1:] for row in outside if row[0]], routed, heads)]
+    before = _modules([row[1:] for row in outside if not row[0]], routed)
+    after = [*_modules([row[1:] for row in outside if row[0]], routed)]
     if (
         head is not None
         and not any(row[1] == "head" for row in outside)
@@ -296,7 +296,6 @@ def _component(where: str, module: Any, mixtures: tuple[str, ...], torch: Any) -
 def _modules(
     rows: list[tuple[ComponentName, str, tuple[int, ...]]],
     routed: tuple[int, int] | None,
-    heads: int | None,
 ) -> list[ModuleSpec]:
     """Parameters of one place, in modules of one component each; the routed experts in one of their
     own.
@@ -311,8 +310,6 @@ def _modules(
         values: dict[str, Any] = {}
         if part == "experts" and routed:
             values = {"top_k": routed[0], "experts": routed[1]}
-        elif component == "attention" and heads:
-            values = {"heads": heads}
         out.append(
             ModuleSpec(
                 type="tensors", name=part[:100], component=component, values=values, tensors=tensors
