@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from itertools import groupby
 
+from zerocalc import sharding
 from zerocalc.formulas.formula import ceil_div
 from zerocalc.model.architecture import dealt
 from zerocalc.results import display_name
 from zerocalc.sharding.padding import added_words
+from zerocalc.sharding.rank import on_stage, rank
 from zerocalc.spec.cluster import DEFAULT_GPUS_PER_NODE
 from zerocalc.spec.job import Job
 from zerocalc.spec.lora import Lora
+from zerocalc.traffic.placement import HOPS
 
 NOTABLE = 0.001
 """Differences below this are not told."""
@@ -58,11 +61,8 @@ def _slowest_stage(job: Job) -> list[str]:
     """How much longer than the mean, which is counted, the pipeline stage computes that has most to
     compute.
     """
-    from zerocalc.sharding.rank import on_stage, rank
-    from zerocalc.sharding.work import stage_work  # most jobs have no pipeline
-
     works = [
-        stage_work(own, rank(own))
+        sharding.work.stage_work(own, rank(own))
         for own in [on_stage(job, number) for number in range(1, job.parallel.pp + 1)]
     ]
     done = [work.forward + work.backward + work.recomputed for work in works if work is not None]
@@ -200,8 +200,6 @@ def _assumed_of_time(job: Job) -> list[str]:
         if own is None
         else f"{100 * own:.0f} % of the dense peak"
     )
-    from zerocalc.traffic.placement import HOPS
-
     out = [
         f"time: kernels reach {share}, links their nominal bandwidth; a hop takes {HOPS}; "
         "no input, no stragglers",

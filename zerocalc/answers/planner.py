@@ -4,6 +4,7 @@ change that.
 
 from __future__ import annotations
 
+from zerocalc import answers
 from zerocalc.answers.assumptions import assumed
 from zerocalc.answers.notes import notes_on
 from zerocalc.estimator import estimate_with_assumptions
@@ -37,9 +38,7 @@ def plan(job: Job) -> Plan:
     verdict = _verdict(candidates)
     notes = notes_on(job, candidates)
     if verdict == "does_not_fit":
-        from zerocalc.answers.offloading import would_fit  # most answers fit
-
-        notes += would_fit(job)
+        notes += answers.offloading.would_fit(job)
     timed = any(candidate.time is not None for candidate in candidates)
     assumptions = [*job.model.assumed, *assumed(job, timed), *assumptions]
     return Plan(
@@ -50,14 +49,10 @@ def plan(job: Job) -> Plan:
         recommended=recommend(job, candidates),
         assumptions=tuple(dict.fromkeys(assumptions)),
         notes=(*notes, *job.config_notes),
-        suggestions=_suggestions(job) if verdict == "does_not_fit" else (),
+        suggestions=tuple(answers.suggestions.suggestions(job))
+        if verdict == "does_not_fit"
+        else (),
     )
-
-
-def _suggestions(job: Job) -> tuple[str, ...]:
-    from zerocalc.answers.suggestions import suggestions  # most answers have none
-
-    return tuple(suggestions(job))
 
 
 def _verdict(candidates: list[Estimate]) -> Verdict:

@@ -4,6 +4,7 @@ field of a job file.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -144,8 +145,6 @@ def in_flags(text: str) -> str:
     >>> in_flags("moves partitioned activations to the host: it needs partition_activations too")
     'moves partitioned activations to the host: it needs --partition-activations too'
     """
-    import re
-
     for pattern, flags in PHRASES:
         text = re.sub(pattern, flags, text)
     return text

@@ -11,6 +11,8 @@ from typing import Annotated, Any, Optional
 
 import typer
 
+from zerocalc import presets
+
 
 @dataclass(frozen=True, slots=True)
 class Flag:
@@ -594,8 +596,6 @@ JOB_PARAMETER = "job_file"
 
 def _names(kind: str) -> Callable[[str], list[str]]:
     def complete(incomplete: str) -> list[str]:
-        from zerocalc import presets
-
         return [name for name in presets.names(kind) if name.startswith(incomplete)]
 
     return complete

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Annotated, Any, Optional
+from typing import Annotated, Any, Optional
 
 import typer
 
+from zerocalc import answers, render
 from zerocalc.cli import Sections, new_app
 from zerocalc.cli.errors import UserError
 from zerocalc.cli.flags import AsJson, JobFile, job_flags
 from zerocalc.cli.jobs import make_plan
 from zerocalc.cli.streams import print_json, tell
+from zerocalc.results import Plan
 from zerocalc.spec.base import FieldError
-
-if TYPE_CHECKING:
-    from zerocalc.answers.other_tools import Comparison
-    from zerocalc.answers.pipeline_stages import StageRow
-    from zerocalc.results import Plan
 
 app = new_app()
 FORMATS = ("table", "json", "csv", "markdown")
@@ -90,19 +87,11 @@ def plan(
         }
         print_json({**_fields(answer), **more} if more else answer)
     else:
-        from zerocalc.render import flat, plans
-
-        {"table": plans.show, "csv": flat.show_csv, "markdown": flat.show_markdown}[output_format](
-            answer
-        )
+        _show(answer, output_format)
         if compared is not None:
-            from zerocalc.render import comparisons
-
-            comparisons.show(answer, compared)
+            render.comparisons.show(answer, compared)
         if rows:
-            from zerocalc.render import pipelines
-
-            pipelines.show(answer, rows)
+            render.pipelines.show(answer, rows)
     if check and answer.verdict == "unknown":
         missing = (
             "--gpu or --gpu-memory says what there is"
@@ -113,20 +102,25 @@ def plan(
     return 1 if check and answer.verdict != "fits" else 0
 
 
-def _compared(answer: Plan, tool: str) -> Comparison:
-    from zerocalc.answers.other_tools import compare  # most plans stand alone
+def _show(answer: Plan, output_format: str) -> None:
+    if output_format == "table":
+        render.plans.show(answer)
+    elif output_format == "csv":
+        render.flat.show_csv(answer)
+    else:
+        render.flat.show_markdown(answer)
 
+
+def _compared(answer: Plan, tool: str) -> answers.other_tools.Comparison:
     try:
-        return compare(answer, tool)
+        return answers.other_tools.compare(answer, tool)
     except FieldError as error:
         raise UserError(f"--compare-with: {error}") from None
 
 
-def _stages(answer: Plan) -> tuple[StageRow, ...]:
-    from zerocalc.answers.pipeline_stages import stages_table  # most plans are of no pipeline
-
+def _stages(answer: Plan) -> tuple[answers.pipeline_stages.StageRow, ...]:
     try:
-        return stages_table(answer.job)
+        return answers.pipeline_stages.stages_table(answer.job)
     except FieldError as error:
         raise UserError(f"--stages-table: {error}") from None
 

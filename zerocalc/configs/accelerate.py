@@ -7,6 +7,7 @@ utils/dataclasses.py.
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -479,8 +480,6 @@ def _degrees_of(job: Job) -> dict[str, Any]:
 
 def _as_deepspeed(job: Job, stage: int, remarks: list[str]) -> dict[str, Any]:
     """The plugin's own keys where they say it all, else the name of a file of DeepSpeed's."""
-    import json
-
     whole = json.loads(deepspeed.write(job, stage).text)
     plain = Zero().model_dump()
     usual = all(getattr(job.zero, name) == plain[name] for name in deepspeed_keys.options())
@@ -520,8 +519,6 @@ CONFIG_FILE = "deepspeed.json"
 
 
 def _yaml(table: dict[str, Any]) -> str:
-    import json
-
     lines = []
     for key, value in table.items():
         if isinstance(value, dict):

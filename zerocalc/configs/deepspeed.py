@@ -7,6 +7,7 @@ it (transformers, integrations/deepspeed.py).
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -391,8 +392,6 @@ def _offloads(job: Job, zero: dict[str, Any]) -> list[str]:
 
 
 def _json(table: dict[str, Any]) -> str:
-    import json
-
     return json.dumps(table, indent=2)
 
 

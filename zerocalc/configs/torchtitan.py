@@ -6,8 +6,10 @@ distributed/ and models/*/infra/parallelize.py.
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
+from zerocalc import presets
 from zerocalc.configs.reader import Known, Section, Settings, product
 from zerocalc.configs.recipes import (
     DTYPES,
@@ -484,14 +486,10 @@ def write(job: Job, stage: int) -> Exported:
 
 
 def _title(preset: str) -> str:
-    from zerocalc import presets
-
     return str(presets.load("models", preset)["title"])
 
 
 def _toml(name: str, table: dict[str, Any]) -> str:
-    import json
-
     return "\n".join(
         [f"[{name}]", *(f"{key} = {json.dumps(value)}" for key, value in table.items())]
     )

@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 
 from pydantic import ValidationError
 
-from zerocalc import presets
+from zerocalc import configs, presets
 from zerocalc.huggingface.expressions import ExpressionError, activation
 from zerocalc.huggingface.family_file import MOST_LAYERS, FamilyFile, Places, model_types
 from zerocalc.huggingface.family_file import find as find_family
@@ -95,9 +95,7 @@ def read_model(name: str) -> dict[str, Any]:
     if ours and isinstance(table.get("quantised"), str):
         table["quantised"] = presets.beside(name, "quantisations", table["quantised"])
     if not ours and "model_type" not in table:
-        from zerocalc.configs.config_file import described
-
-        other = described(table)
+        other = configs.config_file.described(table)
         if other:
             raise PresetError(f"{label(name)} {other}")
     if ours or not (name.lower().endswith(".json") or text.lstrip().startswith("{")):

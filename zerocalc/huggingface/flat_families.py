@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from zerocalc.spec.model import GPT2_DROPOUT, ModelKind
+from zerocalc.spec.dimensions import GPT2_DROPOUT, ModelKind
 
 REQUIRED: Literal["required"] = "required"
 DERIVED: Literal["derived"] = "derived"

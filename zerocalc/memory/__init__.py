@@ -1,1 +1,12 @@
 """Job to ledger, a file a block."""
+
+from typing import TYPE_CHECKING
+
+from zerocalc.lazy import submodules
+
+if TYPE_CHECKING:
+    from zerocalc.memory import activations as activations
+    from zerocalc.memory import framework as framework
+    from zerocalc.memory import offload as offload
+else:
+    __getattr__ = submodules(__name__)

@@ -3,7 +3,7 @@ for presets.
 """
 
 from collections.abc import Callable
-from typing import Any, get_args
+from typing import Any, TypeVar, get_args
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
 
@@ -24,6 +24,9 @@ class Spec(BaseModel):
         allow_inf_nan=False,
         hide_input_in_errors=True,
     )
+
+
+S = TypeVar("S", bound=Spec)
 
 
 class FieldError(ValueError):
@@ -53,6 +56,20 @@ def from_preset(kind: str) -> BeforeValidator:
         return presets.load(kind, value) if isinstance(value, str) else value
 
     return BeforeValidator(resolve)
+
+
+def read_part(place: str, part: type[S], value: Any) -> S:
+    """A part of a job that is validated on its own; ``place`` is its path in the Job.
+
+    Raises `FieldError` with the path of the field at fault.
+    """
+    try:
+        return part.model_validate(value)
+    except ValidationError as error:
+        path, text = explain(error, part)
+        top = place.partition(".")[0]
+        whole = path if path.startswith(f"{top}.") else f"{place}.{path}".rstrip(".")
+        raise FieldError(whole, text) from None
 
 
 def listed(value: Any) -> Any:

@@ -5,11 +5,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, StrictBool, ValidationError, model_validator
 
+from zerocalc import spec as specs
 from zerocalc.quantities import Whole, shown
 from zerocalc.spec.base import LONGEST_PATH, FieldError, Spec, explain
-
-if TYPE_CHECKING:
-    from zerocalc.spec.framework_offload import Offload
 
 Stage = Annotated[int, Field(ge=0, le=3, strict=True)]
 Moment = Literal["load", "forward", "loss", "backward_start", "backward_end", "step"]
@@ -35,9 +33,7 @@ def _rows(value: Any, of: str) -> Any:
         raise ValueError(f"{shown(value)} is not a list")
     if not value:
         return ()
-    from zerocalc.spec import framework_rows
-
-    spec: type[Spec] = getattr(framework_rows, of)
+    spec: type[Spec] = getattr(specs.framework_rows, of)
     out = []
     for number, row in enumerate(value):
         try:
@@ -73,11 +69,8 @@ def _table(value: Any) -> Any:
 
 
 if TYPE_CHECKING:
-    from zerocalc.spec.framework_offload import Offload
-    from zerocalc.spec.framework_rows import Holding, Move
-
-    Moves = tuple[Move, ...]
-    Holds = tuple[Holding, ...]
+    Moves = tuple[specs.framework_rows.Move, ...]
+    Holds = tuple[specs.framework_rows.Holding, ...]
 else:
     Moves = Annotated[Any, BeforeValidator(_moves)]
     Holds = Annotated[Any, BeforeValidator(_holds)]
@@ -120,18 +113,16 @@ class FrameworkStage(Spec):
     offload: Annotated[Any, BeforeValidator(_table)] = None
 
     @cached_property
-    def offloading(self) -> "Offload | None":
+    def offloading(self) -> "specs.framework_offload.Offload | None":
         """What the stage can keep elsewhere than on the GPU; its class is read only where that is
         asked for.
         """
         if self.offload is None:
             return None
-        from zerocalc.spec.framework_offload import Offload
-
         try:
-            return Offload.model_validate(self.offload)
+            return specs.framework_offload.Offload.model_validate(self.offload)
         except ValidationError as error:
-            path, text = explain(error, Offload)
+            path, text = explain(error, specs.framework_offload.Offload)
             raise FieldError(
                 "framework.stages",
                 f"stage {self.stage}: offload{'.' if path else ''}{path}: {text}",
