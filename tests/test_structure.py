@@ -355,6 +355,7 @@ def test_every_command_is_documented() -> None:
         "job_file",
         "jobs",
         "overrides",
+        "parameters",
         "streams",
     }
     assert modules == set(COMMANDS)

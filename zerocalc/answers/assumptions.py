@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import groupby
 
-from zerocalc import sharding
+from zerocalc import sharding, spec
 from zerocalc.formulas.formula import ceil_div
 from zerocalc.model.architecture import dealt
 from zerocalc.results import display_name
@@ -12,7 +12,6 @@ from zerocalc.sharding.padding import added_words
 from zerocalc.sharding.rank import on_stage, rank
 from zerocalc.spec.cluster import DEFAULT_GPUS_PER_NODE
 from zerocalc.spec.job import Job
-from zerocalc.spec.lora import Lora
 from zerocalc.traffic.placement import HOPS
 
 NOTABLE = 0.001
@@ -117,7 +116,7 @@ LORA = "the frozen base has no gradients and no optimizer states"
 HELD = f"{LORA}, and is held in the recipe's compute dtype"
 
 
-def _adapters(job: Job, lora: Lora) -> list[str]:
+def _adapters(job: Job, lora: spec.lora.Lora) -> list[str]:
     """What the framework makes of adapters."""
     out = []
     if job.adapter_dtype != lora.dtype:

@@ -9,20 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from zerocalc.cli.flags import FLAG_OF_PATH
+from zerocalc.cli.flags import FLAG_OF_PATH, NAMED
 from zerocalc.presets import label
-
-NAMED = {
-    "model": "models",
-    "model.quantised": "quantisations",
-    "cluster.gpu": "gpus",
-    "cluster.node": "nodes",
-    "recipe": "recipes",
-    "framework": "frameworks",
-    "implementation": "implementations",
-    "loss": "losses",
-}
-"""Fields that a name can stand for, and the kind of preset it names."""
 
 BROUGHT_BY = {
     "cluster.gpu": ("cluster.node", "gpu"),

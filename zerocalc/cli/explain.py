@@ -6,13 +6,11 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Optional
 
-import typer
-
 from zerocalc import answers, render
 from zerocalc.cli import Sections, new_app
 from zerocalc.cli.errors import UserError
-from zerocalc.cli.flags import AsJson, JobFile, job_flags
 from zerocalc.cli.jobs import make_plan
+from zerocalc.cli.parameters import AsJson, JobFile, file_option, job_flags
 from zerocalc.cli.streams import print_json
 from zerocalc.presets import nearest
 from zerocalc.quantities import shown
@@ -21,12 +19,11 @@ from zerocalc.results import Plan
 app = new_app()
 Wanted = Annotated[
     Optional[str],
-    typer.Option(
+    file_option(
         "--term",
-        metavar="TEXT",
-        help="Only entries of this name or kind, or of a row of plan; activations come tensor "
+        "Only entries of this name or kind, or of a row of plan; activations come tensor "
         "by tensor.",
-        rich_help_panel="Input and output",
+        "TEXT",
     ),
 ]
 

@@ -10,8 +10,8 @@ import typer
 from zerocalc.cli import Sections, new_app
 from zerocalc.cli.error_location import about
 from zerocalc.cli.errors import UserError
-from zerocalc.cli.flags import AsJson, JobFile, job_flags
 from zerocalc.cli.jobs import plan_and_notes
+from zerocalc.cli.parameters import AsJson, JobFile, file_option, job_flags
 from zerocalc.cli.streams import print_json, tell
 from zerocalc.configs.export import FORMS, defaults, write
 from zerocalc.presets import nearest
@@ -22,11 +22,10 @@ from zerocalc.spec.base import FieldError
 app = new_app()
 To = Annotated[
     str,
-    typer.Option(
+    file_option(
         "--to",
-        metavar="|".join(FORMS),
-        help=f"What to write: {', '.join(f'{name} ({form})' for name, form in FORMS.items())}.",
-        rich_help_panel="Input and output",
+        f"What to write: {', '.join(f'{name} ({form})' for name, form in FORMS.items())}.",
+        "|".join(FORMS),
         autocompletion=lambda: list(FORMS),
     ),
 ]

@@ -11,9 +11,9 @@ from typing import Any, TypeVar
 from pydantic import ValidationError
 
 from zerocalc import answers, cli, configs, huggingface, presets
-from zerocalc.cli.error_location import NAMED, Written, about
+from zerocalc.cli.error_location import Written, about
 from zerocalc.cli.errors import UserError
-from zerocalc.cli.flags import CONFIG, COUNT_WITH, COUNTERS, FLAG_OF_PATH
+from zerocalc.cli.flags import CONFIG, COUNT_WITH, COUNTERS, FLAG_OF_PATH, NAMED
 from zerocalc.cli.overrides import call_by_change, make_way
 from zerocalc.presets import PresetError
 from zerocalc.results import Plan

@@ -9,7 +9,7 @@ import typer
 from zerocalc import papers, render
 from zerocalc.cli import Sections, new_app
 from zerocalc.cli.errors import UserError
-from zerocalc.cli.flags import AsJson
+from zerocalc.cli.parameters import AsJson
 from zerocalc.cli.streams import print_json
 from zerocalc.presets import PresetError
 

@@ -10,8 +10,9 @@ from zerocalc import render
 from zerocalc.cli import Sections, new_app
 from zerocalc.cli.error_location import about
 from zerocalc.cli.errors import UserError
-from zerocalc.cli.flags import FLAG_OF_PATH, FLAGS, AsJson, CountWith, option
+from zerocalc.cli.flags import FLAG_OF_PATH, FLAGS
 from zerocalc.cli.jobs import make_model
+from zerocalc.cli.parameters import AsJson, CountWith, option
 from zerocalc.cli.streams import print_json
 from zerocalc.model.counting import count_parameters
 from zerocalc.presets import label

@@ -5,13 +5,11 @@ from __future__ import annotations
 import dataclasses
 from typing import Annotated, Any, Optional
 
-import typer
-
 from zerocalc import answers, render
 from zerocalc.cli import Sections, new_app
 from zerocalc.cli.errors import UserError
-from zerocalc.cli.flags import AsJson, JobFile, job_flags
 from zerocalc.cli.jobs import make_plan
+from zerocalc.cli.parameters import AsJson, JobFile, file_option, job_flags
 from zerocalc.cli.streams import print_json, tell
 from zerocalc.results import Plan
 from zerocalc.spec.base import FieldError
@@ -28,38 +26,21 @@ def plan(
     job_file: JobFile = None,
     as_json: AsJson = False,
     output_format: Annotated[
-        str,
-        typer.Option(
-            "--format",
-            metavar="|".join(FORMATS),
-            help="How to print the answer.",
-            rich_help_panel="Input and output",
-        ),
+        str, file_option("--format", "How to print the answer.", "|".join(FORMATS))
     ] = "table",
     compare_with: Annotated[
         Optional[str],
-        typer.Option(
+        file_option(
             "--compare-with",
-            metavar="TOOL",
-            help="Set another tool's figures beside ours: deepspeed-estimator.",
-            rich_help_panel="Input and output",
+            "Set another tool's figures beside ours: deepspeed-estimator.",
+            "TOOL",
         ),
     ] = None,
     stages_table: Annotated[
-        bool,
-        typer.Option(
-            "--stages-table",
-            help="Show what each pipeline stage holds, too.",
-            rich_help_panel="Input and output",
-        ),
+        bool, file_option("--stages-table", "Show what each pipeline stage holds, too.")
     ] = False,
     check: Annotated[
-        bool,
-        typer.Option(
-            "--check",
-            help="Exit 1 unless something is known to fit.",
-            rich_help_panel="Input and output",
-        ),
+        bool, file_option("--check", "Exit 1 unless something is known to fit.")
     ] = False,
 ) -> int:
     """Say what a training job needs per GPU and sends per step, at each ZeRO stage, and what

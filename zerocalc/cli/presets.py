@@ -12,8 +12,8 @@ from zerocalc import presets as store
 from zerocalc import render
 from zerocalc.cli import Sections, new_app
 from zerocalc.cli.errors import UserError
-from zerocalc.cli.flags import AsJson
 from zerocalc.cli.jobs import validated
+from zerocalc.cli.parameters import AsJson
 from zerocalc.cli.streams import print_json
 from zerocalc.spec.base import Spec
 from zerocalc.spec.model import Model

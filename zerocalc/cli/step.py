@@ -6,8 +6,8 @@ from typing import Any
 
 from zerocalc import answers, render
 from zerocalc.cli import Sections, new_app
-from zerocalc.cli.flags import AsJson, JobFile, job_flags
 from zerocalc.cli.jobs import make_plan
+from zerocalc.cli.parameters import AsJson, JobFile, job_flags
 from zerocalc.cli.streams import print_json
 
 app = new_app()
