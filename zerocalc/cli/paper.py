@@ -37,10 +37,10 @@ def paper(table: Wanted = None, *, as_json: AsJson = False) -> int:
     except PresetError as error:
         raise UserError(f"TABLE: {error}") from None
     if as_json:
-        whole = {"comparison": papers.tables.comparison()} if table is None else {}
+        whole = {"comparison": papers.comparison.comparison()} if table is None else {}
         print_json({"schema_version": 1, **whole, "tables": tables})
     elif table is None:
-        render.papers.show_overview(papers.tables.comparison(), tables)
+        render.papers.show_overview(papers.comparison.comparison(), tables)
     else:
         render.papers.show_tables(tables)
     return 1 if any(t.differs for t in tables) else 0
