@@ -77,6 +77,13 @@ def listed(value: Any) -> Any:
     return tuple(part.strip() for part in value.split(",")) if isinstance(value, str) else value
 
 
+def items(value: Any) -> list[Any]:
+    """The items of a list, of a text such as ``a, b``, or the one value that is neither."""
+    if isinstance(value, str):
+        return list(value.split(","))
+    return list(value) if isinstance(value, (list, tuple)) else [value]
+
+
 def explain(error: ValidationError, root: type[BaseModel] | None = None) -> tuple[str, str]:
     """The first fault of a failed validation, as a dotted field path and one line of text.
 

@@ -9,7 +9,7 @@ from typing import Any, Self
 from pydantic import field_validator, model_validator
 
 from zerocalc.quantities import Fraction, Whole, shown
-from zerocalc.spec.base import FieldError, Spec, read_part
+from zerocalc.spec.base import FieldError, Spec, items, read_part
 from zerocalc.spec.recipe import FloatDtype
 
 ALL_LINEAR = "all-linear"
@@ -73,15 +73,8 @@ class Lora(Spec):
         """A list of names, or text such as ``q_proj,v_proj``."""
         if value is None:
             return ()
-        parts = (
-            value.split(",")
-            if isinstance(value, str)
-            else list(value)
-            if isinstance(value, (list, tuple))
-            else [value]
-        )
         names = []
-        for part in parts:
+        for part in items(value):
             name = part.strip() if isinstance(part, str) else ""
             if name.lower() == ALL_LINEAR:
                 name = ALL_LINEAR
