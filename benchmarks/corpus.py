@@ -29,6 +29,8 @@ from pathlib import Path
 from random import Random
 from typing import IO, Any
 
+import zerocalc as zc
+
 ROOT = Path(__file__).resolve().parents[1]
 PRESETS, DATA = ROOT / "presets", ROOT / "tests" / "data"
 MOST_REFUSALS = 1500
@@ -46,8 +48,6 @@ Table = dict[str, Any]
 
 def plan_document(table: Table) -> Table:
     """What ``zerocalc plan --json`` prints of a job. The one place that imports the library."""
-    import zerocalc as zc
-
     job = zc.Job.model_validate({**table, "model": resolved(table["model"])})
     document: Table = json.loads(zc.to_json(zc.plan(job)))
     return document
@@ -68,8 +68,6 @@ def resolved(model: Table) -> Any:
 @cache
 def loaded(source: str) -> Table:
     """The table of a preset's or a config's model."""
-    import zerocalc as zc
-
     dump: Table = zc.load_model(source).model_dump(mode="json", exclude_none=True)
     return dump
 

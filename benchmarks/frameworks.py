@@ -10,9 +10,10 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
+from zerocalc.spec.framework_rows import Holding, Move
+
 from zerocalc import presets
 from zerocalc.spec.framework import Framework, FrameworkStage
-from zerocalc.spec.framework_rows import Holding, Move
 
 DATA = Path(__file__).parents[1] / "tests" / "data"
 

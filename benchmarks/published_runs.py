@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from megatron_runs import megatron_job, simumax_jobs
 from run_rows import GIB, Prediction, Row, UnstatedError, peak
 
+from zerocalc import presets
 from zerocalc.spec.job import Job
 
 UNITS = {"GiB": GIB, "GB": 10**9, "MiB": 1 << 20, "MB (MiB)": 1 << 20, "bytes": 1}
@@ -149,8 +150,6 @@ def fsdp_qlora(row: Row) -> list[Job]:
 
 def from_preset(model: Row) -> Row:
     """A preset's dimensions with what is laid over them."""
-    from zerocalc import presets
-
     base = presets.load("models", model.pop("base"))
     return {**base, **model}
 

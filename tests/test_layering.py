@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import zerocalc as zc
 from tests.running import Ran, refused, run, run_line
-from zerocalc.spec.model import DIMENSIONS, only_given
+from zerocalc.spec.dimensions import DIMENSIONS, only_given
 
 FLAGS: dict[str, list[str]] = {
     "--kind": ["gpt2", "llama"],

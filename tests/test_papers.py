@@ -21,13 +21,13 @@ from zerocalc import presets
 from zerocalc.answers.document import to_json
 from zerocalc.estimator import estimate
 from zerocalc.formulas.published import max_model
-from zerocalc.papers.quantities import bare
+from zerocalc.papers.comparison import comparison
+from zerocalc.papers.jobs import bare
 from zerocalc.papers.tables import (
     READINGS,
     WITHOUT_VERDICT,
     Cell,
     Table,
-    comparison,
     reproduce,
     round_half_up,
     summary,
@@ -264,7 +264,7 @@ def test_a_cut_off_print_is_not_a_rounded_one(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_a_wrong_formula_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("zerocalc.papers.quantities.closed_layer", lambda technique, **shape: 1)
+    monkeypatch.setattr("zerocalc.papers.activations.closed_layer", lambda technique, **shape: 1)
     assert reproduce("sp-activations").differs
 
 

@@ -19,7 +19,8 @@ from zerocalc.model.architecture import Architecture
 from zerocalc.model.build import architecture
 from zerocalc.model.counting import count_parameters
 from zerocalc.model.module import layout
-from zerocalc.papers.quantities import TECHNIQUES, bare, closed_layer, layered, saved_by_layer
+from zerocalc.papers.activations import TECHNIQUES, closed_layer, saved_by_layer
+from zerocalc.papers.jobs import bare, layered
 from zerocalc.spec.model import Model
 
 DATA = Path(__file__).parent / "data" / "published"

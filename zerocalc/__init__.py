@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
@@ -63,8 +64,6 @@ __all__ = [  # noqa: PLE0604 - names, spelled once
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'zerocalc' has no attribute {name!r}")
-    from importlib import import_module
-
     value = getattr(import_module(f"zerocalc.{_HOMES[name]}"), name)
     globals()[name] = value
     return value

@@ -13,7 +13,7 @@ def main() -> None:
     gc.set_threshold(1_000_000)
     # No plugin of pydantic that happens to be installed has a say here, and none is looked for.
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
-    from zerocalc.cli import main as run
+    from zerocalc.cli import main as run  # noqa: PLC0415 - after what it is to find set
 
     run()
 

@@ -4,10 +4,17 @@ wherever a preset's name does.
 
 from __future__ import annotations
 
+import difflib
 import os
+import re
+import select
 import stat
+import sys
+import time
 from pathlib import Path
 from typing import Any
+
+from zerocalc.quantities import COUNT_SUFFIXES, shown
 
 KINDS = (
     "models",
@@ -65,8 +72,6 @@ def names(kind: str) -> list[str]:
 
 
 def _natural(name: str) -> list[tuple[int, int, str]]:
-    import re
-
     return [
         (1, int(part), "") if part.isdigit() else (0, 0, part)
         for part in re.split(r"([0-9]+)", name)
@@ -80,10 +85,6 @@ def _by_size(name: str) -> tuple[list[tuple[int, int, str]], float, list[tuple[i
     ...     key=_by_size)
     ['gpt2', 'gpt2-medium', 'gpt2-xl', 'x-111m', 'x-1.3b', 'x-13b', 'x-2-7b']
     """
-    import re
-
-    from zerocalc.quantities import COUNT_SUFFIXES
-
     sized = re.fullmatch(r"(.+?)-(\d+(?:\.\d+)?)([kmbt])(-.*)?", name)
     if sized:
         return (
@@ -104,8 +105,6 @@ def nearest(wanted: str, known: list[str] | tuple[str, ...], cutoff: float = 0.5
     """A clause that names the known names closest to an unknown one, or nothing where none is as
     close as ``cutoff`` (1: the same).
     """
-    import difflib
-
     lower = wanted.lower()
     same = {name.lower(): name for name in known}
     starting = [name for name in known if lower and name.lower().startswith(lower)]
@@ -146,8 +145,6 @@ def load(kind: str, name: str) -> dict[str, Any]:
     if is_preset(kind, name):
         return parse_toml((folder() / kind / f"{name}.toml").read_text("utf-8"), name)
     if not is_path(name):
-        from zerocalc.quantities import shown
-
         raise PresetError(
             f"{shown(name)} is not a preset{nearest(name, names(kind))} (zerocalc presets "
             f"{kind} lists them)"
@@ -197,7 +194,7 @@ def parse(text: str, path: str, name: str | None = None) -> dict[str, Any]:
 
 
 def _is_json(text: str) -> bool:
-    import json
+    import json  # noqa: PLC0415 - a start that reads TOML alone goes without
 
     try:
         json.loads(text)
@@ -208,7 +205,7 @@ def _is_json(text: str) -> bool:
 
 def parse_toml(text: str, name: str) -> dict[str, Any]:
     """The table in a TOML text; ``name`` is what errors call it."""
-    import tomllib
+    import tomllib  # noqa: PLC0415 - help goes without
 
     try:
         table: dict[str, Any] = visible(tomllib.loads(text))
@@ -219,7 +216,7 @@ def parse_toml(text: str, name: str) -> dict[str, Any]:
 
 def parse_json(text: str, name: str) -> dict[str, Any]:
     """The object in a JSON text; ``name`` is what errors call it."""
-    import json
+    import json  # noqa: PLC0415 - a start that reads TOML alone goes without
 
     if not text.strip():
         raise PresetError(f"{name} is empty; a JSON object is wanted")
@@ -240,8 +237,6 @@ def _once_each(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(table) < len(pairs):
         seen: set[str] = set()
         twice = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
-        from zerocalc.quantities import shown
-
         raise PresetError(f"the key {shown(twice)} stands twice")
     return table
 
@@ -303,8 +298,6 @@ def read_standard_input() -> str:
     """The text that standard input holds, as that of a file. Raises `PresetError` where there is
     none, and `OSError` where it cannot be read.
     """
-    import sys
-
     if sys.stdin is None:
         raise PresetError(f"{STANDARD_INPUT} is closed")
     return decode(sys.stdin.buffer.read(LARGEST_FILE + 1), STANDARD_INPUT)
@@ -329,9 +322,6 @@ def _read(descriptor: int) -> bytes:
 
 def _piped(descriptor: int, path: str) -> bytes:
     """All that comes through a pipe, however slowly, once somebody has begun to write to it."""
-    import select
-    import time
-
     until = time.monotonic() + PATIENCE
     while True:
         try:

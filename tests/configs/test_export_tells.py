@@ -11,7 +11,7 @@ import pytest
 from tests.running import Ran, run
 from zerocalc.cli.flags import FLAGS, Flag
 from zerocalc.configs.export import FORMS
-from zerocalc.configs.writing import ASKED_ONLY
+from zerocalc.configs.writing.common import ASKED_ONLY
 
 CHOICES = {
     "training.seq": "2048",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from itertools import groupby
 
+from zerocalc import answers, sharding, spec
 from zerocalc.formulas.formula import ceil_div
 from zerocalc.model.architecture import dealt
 from zerocalc.results import display_name
@@ -11,7 +12,7 @@ from zerocalc.sharding.padding import added_words
 from zerocalc.sharding.rank import Share
 from zerocalc.spec.cluster import DEFAULT_GPUS_PER_NODE
 from zerocalc.spec.job import Job
-from zerocalc.spec.lora import Lora
+from zerocalc.traffic.placement import HOPS
 
 NOTABLE = 0.001
 """Differences below this are not told."""
@@ -59,10 +60,10 @@ def _slowest_stage(job: Job, held: list[Share]) -> list[str]:
     """How much longer than the mean, which is counted, the pipeline stage computes that has most to
     compute.
     """
-    from zerocalc.answers.pipeline_stages import every_stage
-    from zerocalc.sharding.work import stage_work  # most jobs have no pipeline
-
-    works = [stage_work(own, rank) for own, rank in every_stage(job, held)]
+    works = [
+        sharding.work.stage_work(own, rank)
+        for own, rank in answers.pipeline_stages.every_stage(job, held)
+    ]
     done = [work.forward + work.backward + work.recomputed for work in works if work is not None]
     more = max(done, default=0) * len(done) / sum(done) - 1 if sum(done) else 0
     return (
@@ -115,7 +116,7 @@ LORA = "the frozen base has no gradients and no optimizer states"
 HELD = f"{LORA}, and is held in the recipe's compute dtype"
 
 
-def _adapters(job: Job, lora: Lora) -> list[str]:
+def _adapters(job: Job, lora: spec.lora.Lora) -> list[str]:
     """What the framework makes of adapters."""
     out = []
     if job.adapter_dtype != lora.dtype:
@@ -204,8 +205,6 @@ def _assumed_of_time(job: Job) -> list[str]:
         if own is None
         else f"{100 * own:.0f} % of the dense peak"
     )
-    from zerocalc.traffic.placement import HOPS
-
     out = [
         f"time: kernels reach {share}, links their nominal bandwidth; a hop takes {HOPS}; "
         "no input, no stragglers",

@@ -4,6 +4,7 @@ chosen and changes nothing.
 
 from __future__ import annotations
 
+from zerocalc import answers
 from zerocalc.frameworks import program_of
 from zerocalc.ledger import DYNAMIC_KINDS
 from zerocalc.quantities import format_gib
@@ -172,8 +173,6 @@ def _cannot_run(job: Job) -> list[str]:
 
 def _offload_notes(job: Job, held: list[Share], candidates: list[Estimate]) -> list[str]:
     """Which stages are not shown, whose capacity is not known, and how far computing keeps up."""
-    from zerocalc.answers.offloading import efficiencies  # most jobs keep all on the GPU
-
     notes = []
     left_out = [stage.name for stage in job.framework.stages if stage.stage not in job.stages]
     if job.zero.stage is None and left_out:
@@ -189,7 +188,7 @@ def _offload_notes(job: Job, held: list[Share], candidates: list[Estimate]) -> l
             tier is not None and tier.capacity_bytes is None for tier in tiers
         ):
             notes.append(f"what fits is said of GPUs alone: {flag} says what a node's host has")
-    return notes + [kind.words() for kind in efficiencies(*held[0])]
+    return notes + [kind.words() for kind in answers.offloading.efficiencies(*held[0])]
 
 
 def _beyond_data_parallelism(job: Job, candidates: list[Estimate]) -> list[str]:

@@ -4,6 +4,7 @@ change that.
 
 from __future__ import annotations
 
+from zerocalc import answers, model
 from zerocalc.answers.assumptions import assumed
 from zerocalc.answers.notes import notes_on
 from zerocalc.estimator import estimate_with_assumptions
@@ -14,10 +15,8 @@ from zerocalc.results import (
     Details,
     Estimate,
     Parameters,
-    PipelineStages,
     Plan,
     Recommendation,
-    TensorShare,
     Verdict,
     cheapest,
     display_name,
@@ -43,9 +42,7 @@ def plan(job: Job) -> Plan:
     verdict = _verdict(candidates)
     notes = notes_on(job, held, candidates)
     if verdict == "does_not_fit":
-        from zerocalc.answers.offloading import would_fit  # most answers fit
-
-        notes += would_fit(job)
+        notes += answers.offloading.would_fit(job)
     timed = any(candidate.time is not None for candidate in candidates)
     assumptions = [*job.model.assumed, *assumed(job, held, timed), *assumptions]
     answer = Plan(
@@ -91,31 +88,18 @@ def _state_bytes(job: Job) -> dict[Kind, float]:
 
 
 def _details(job: Job, held: list[Share]) -> Details:
-    """What few views show, made of the same ranks when it is asked for, and loaded only then."""
-
-    def tensors() -> tuple[TensorShare, ...]:
-        from zerocalc.answers.explain import tensors_of_layers
-
-        return tensors_of_layers(job, held)
-
-    def stages() -> tuple[PipelineStages, ...]:
-        from zerocalc.answers.pipeline_stages import pipeline_stages
-
-        return pipeline_stages(job, held)
-
-    def leaf() -> int | None:
-        from zerocalc.model.counting import largest_leaf
-
-        whole = held[0][1].whole
-        return None if whole is None else largest_leaf(whole)
-
-    return Details(tensors, stages, leaf)
+    """What few views show, made of the same ranks when it is asked for."""
+    whole = held[0][1].whole
+    return Details(
+        lambda: answers.explain.tensors_of_layers(job, held),
+        lambda: answers.pipeline_stages.pipeline_stages(job, held),
+        lambda: None if whole is None else model.counting.largest_leaf(whole),
+    )
 
 
 def _suggestions(job: Job, candidates: list[Estimate]) -> tuple[str, ...]:
-    from zerocalc.answers.suggestions import suggestions  # most answers have none
-
-    return tuple(suggestions(job, candidates[-1].memory.gpu.activations_known))
+    known = candidates[-1].memory.gpu.activations_known
+    return tuple(answers.suggestions.suggestions(job, known))
 
 
 def _verdict(candidates: list[Estimate]) -> Verdict:

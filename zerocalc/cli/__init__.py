@@ -6,16 +6,24 @@ import sys
 from collections.abc import Callable
 from functools import partial
 from importlib import import_module
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from zerocalc import __version__
+from zerocalc import __version__, spec
 from zerocalc.cli import streams
+from zerocalc.cli.error_location import about
 from zerocalc.cli.errors import UserError
 from zerocalc.cli.flags import FLAGS
+from zerocalc.lazy import submodules
+from zerocalc.presets import is_path, is_preset, label, nearest
 from zerocalc.quantities import shown
+
+if TYPE_CHECKING:
+    from zerocalc.cli import job_file as job_file
+else:
+    __getattr__ = submodules(__name__)
 
 COMMANDS = ("plan", "explain", "step", "export", "params", "paper", "presets")
 INTERRUPTED = 130
@@ -98,24 +106,22 @@ def _needed(parameter: Any) -> Callable[[Callable[[Any, Any], Any]], Callable[[A
 
 def _astray(word: str, command: str, options: set[str]) -> str:
     """What to say of an argument that has no place."""
-    from zerocalc import presets
-
     of = next(
         (
             flag
             for flag in FLAGS
-            if flag.complete and flag.name in options and presets.is_preset(flag.complete, word)
+            if flag.complete and flag.name in options and is_preset(flag.complete, word)
         ),
         None,
     )
-    if of is None and "--model" in options and presets.is_path(word):
+    if of is None and "--model" in options and is_path(word):
         of = next(flag for flag in FLAGS if flag.path == "model")
     where = (
-        f"give it as {of.name} {presets.label(word)}"
+        f"give it as {of.name} {label(word)}"
         if of
         else f"zerocalc {command} --help lists what {command} takes"
     )
-    return f"{presets.label(word)}: stands without a flag; {where}"
+    return f"{label(word)}: stands without a flag; {where}"
 
 
 def _once(option: Any, process: Callable[[Any, Any], Any], value: Any, state: Any) -> None:
@@ -147,8 +153,6 @@ class Lazy(TyperGroup):
             and not ctx.resilient_parsing
             and not args[0].startswith("-")
         ):
-            from zerocalc.presets import nearest
-
             raise UserError(
                 f"{shown(args[0])} is not a command{nearest(args[0], COMMANDS)}; the "
                 f"commands are {', '.join(COMMANDS)}; --help explains them"
@@ -229,9 +233,6 @@ def _worded(error: Exception) -> str:
     """
     if isinstance(error, UserError):
         return str(error)
-    from zerocalc.cli.error_location import about
-    from zerocalc.spec.base import FieldError
-
-    if not isinstance(error, FieldError):
+    if not isinstance(error, spec.base.FieldError):
         raise error
     return about(error.path, str(error))

@@ -4,24 +4,13 @@ field of a job file.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from zerocalc.cli.flags import FLAG_OF_PATH
+from zerocalc.cli.flags import FLAG_OF_PATH, NAMED
 from zerocalc.presets import label
-
-NAMED = {
-    "model": "models",
-    "model.quantised": "quantisations",
-    "cluster.gpu": "gpus",
-    "cluster.node": "nodes",
-    "recipe": "recipes",
-    "framework": "frameworks",
-    "implementation": "implementations",
-    "loss": "losses",
-}
-"""Fields that a name can stand for, and the kind of preset it names."""
 
 BROUGHT_BY = {
     "cluster.gpu": ("cluster.node", "gpu"),
@@ -144,8 +133,6 @@ def in_flags(text: str) -> str:
     >>> in_flags("moves partitioned activations to the host: it needs partition_activations too")
     'moves partitioned activations to the host: it needs --partition-activations too'
     """
-    import re
-
     for pattern, flags in PHRASES:
         text = re.sub(pattern, flags, text)
     return text

@@ -4,29 +4,26 @@ assumption.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, Optional
+from typing import Annotated, Any, Optional
 
-import typer
-
+from zerocalc import answers, render
 from zerocalc.cli import Sections, new_app
 from zerocalc.cli.errors import UserError
-from zerocalc.cli.flags import AsJson, JobFile, job_flags
 from zerocalc.cli.jobs import make_plan
+from zerocalc.cli.parameters import AsJson, JobFile, file_option, job_flags
 from zerocalc.cli.streams import print_json
+from zerocalc.presets import nearest
 from zerocalc.quantities import shown
-
-if TYPE_CHECKING:
-    from zerocalc.results import Plan
+from zerocalc.results import Plan
 
 app = new_app()
 Wanted = Annotated[
     Optional[str],
-    typer.Option(
+    file_option(
         "--term",
-        metavar="TEXT",
-        help="Only entries of this name or kind, or of a row of plan; activations come tensor "
+        "Only entries of this name or kind, or of a row of plan; activations come tensor "
         "by tensor.",
-        rich_help_panel="Input and output",
+        "TEXT",
     ),
 ]
 
@@ -40,35 +37,28 @@ def explain(
     source, the assumption.
     """
     answer = make_plan(given, job_file)
-    from zerocalc.answers import explain as explained
-
-    explanations = explained.explain(answer, term)
+    explanations = answers.explain.explain(answer, term)
     if term is not None and not (
         term.strip() and any(e.terms or e.collectives or e.times for e in explanations)
     ):
         raise UserError(f"--term: {_unknown(term, answer)}")
     if as_json:
-        print_json(explained.document(answer, explanations))
+        print_json(answers.explain.document(answer, explanations))
     else:
-        from zerocalc.render.explanations import show
-
-        show(answer, explanations, whole=term is None)
+        render.explanations.show(answer, explanations, whole=term is None)
     return 0
 
 
 def _unknown(term: str, answer: Plan) -> str:
     """Why a term has no entry, and which do."""
-    from zerocalc.answers.explain import names, row_name
-    from zerocalc.presets import nearest
-
-    known = names(answer)
-    if {term.strip().lower(), row_name(term)} & {
+    known, row = answers.explain.names(answer), answers.explain.row_name(term)
+    if {term.strip().lower(), row} & {
         name for c in answer.candidates for name in c.memory.gpu.unknown
     }:
         return (
             f"{shown(term)} is unknown here; give --model, or --layers --hidden --heads, and --seq"
         )
-    if row_name(term):
+    if row:
         return f"{shown(term)} is nothing in this plan"
     terms = [
         t.name

@@ -10,22 +10,22 @@ import typer
 from zerocalc.cli import Sections, new_app
 from zerocalc.cli.error_location import about
 from zerocalc.cli.errors import UserError
-from zerocalc.cli.flags import AsJson, JobFile, job_flags
 from zerocalc.cli.jobs import plan_and_notes
+from zerocalc.cli.parameters import AsJson, JobFile, file_option, job_flags
 from zerocalc.cli.streams import print_json, tell
-from zerocalc.configs.export import FORMS, defaults
+from zerocalc.configs.export import FORMS, defaults, write
 from zerocalc.presets import nearest
 from zerocalc.quantities import shown
 from zerocalc.results import Estimate, Plan
+from zerocalc.spec.base import FieldError
 
 app = new_app()
 To = Annotated[
     str,
-    typer.Option(
+    file_option(
         "--to",
-        metavar="|".join(FORMS),
-        help=f"What to write: {', '.join(f'{name} ({form})' for name, form in FORMS.items())}.",
-        rich_help_panel="Input and output",
+        f"What to write: {', '.join(f'{name} ({form})' for name, form in FORMS.items())}.",
+        "|".join(FORMS),
         autocompletion=lambda: list(FORMS),
     ),
 ]
@@ -45,9 +45,6 @@ def export(
         )
     answer, notes = plan_and_notes(given, job_file, defaults(to))
     chosen = _chosen(answer)
-    from zerocalc.configs.export import write
-    from zerocalc.spec.base import FieldError
-
     try:
         written = write(to, answer.job, chosen.stage)
     except FieldError as error:

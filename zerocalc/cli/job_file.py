@@ -6,14 +6,26 @@ from __future__ import annotations
 
 from typing import Any
 
-from zerocalc import presets
+from zerocalc import configs, presets
 from zerocalc.cli.errors import UserError
 from zerocalc.presets import PresetError
 from zerocalc.results import SCHEMA_VERSION
 from zerocalc.spec.base import Spec
+from zerocalc.spec.cluster import Gpu, Node
+from zerocalc.spec.framework import Framework
 from zerocalc.spec.job import Job
+from zerocalc.spec.model import Model
+from zerocalc.spec.recipe import Recipe
 
 STANDARD_INPUT = presets.STANDARD_INPUT
+DESCRIBED: dict[str, type[Spec]] = {
+    "--model": Model,
+    "--gpu": Gpu,
+    "--node": Node,
+    "--recipe": Recipe,
+    "--framework": Framework,
+}
+"""What the files describe that flags read."""
 
 
 def read(source: str) -> tuple[dict[str, Any], str]:
@@ -71,9 +83,7 @@ def _other(table: dict[str, Any]) -> str:
     """
     fields = list(Job.model_fields)
     if table.keys() - set(fields):
-        from zerocalc.configs.config_file import described
-
-        configuration = described(table)
+        configuration = configs.config_file.described(table)
         if configuration:
             return configuration
     if not table or {"model", "cluster"} & table.keys():
@@ -96,23 +106,7 @@ def _known(table: dict[str, Any]) -> str:
         return f"is an answer of {command}, without a job; plan --json writes one that has it"
     if table.keys() <= set(presets.KINDS):
         return "is a list of presets; a job names them in its fields (plan --json writes one)"
-    for flag, spec in _described().items():
+    for flag, spec in DESCRIBED.items():
         if table.keys() <= spec.model_fields.keys() and not table.keys() <= Job.model_fields.keys():
             return f"describes a {flag[2:].replace('gpu', 'GPU')}, not a job; {flag} reads it"
     return ""
-
-
-def _described() -> dict[str, type[Spec]]:
-    """What the files are that flags read."""
-    from zerocalc.spec.cluster import Gpu, Node
-    from zerocalc.spec.framework import Framework
-    from zerocalc.spec.model import Model
-    from zerocalc.spec.recipe import Recipe
-
-    return {
-        "--model": Model,
-        "--gpu": Gpu,
-        "--node": Node,
-        "--recipe": Recipe,
-        "--framework": Framework,
-    }

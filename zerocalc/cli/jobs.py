@@ -10,10 +10,10 @@ from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
-from zerocalc import presets
-from zerocalc.cli.error_location import NAMED, Written, about
+from zerocalc import answers, cli, configs, huggingface, presets
+from zerocalc.cli.error_location import Written, about
 from zerocalc.cli.errors import UserError
-from zerocalc.cli.flags import CONFIG, COUNT_WITH, COUNTERS, FLAG_OF_PATH
+from zerocalc.cli.flags import CONFIG, COUNT_WITH, COUNTERS, FLAG_OF_PATH, NAMED
 from zerocalc.cli.overrides import call_by_change, make_way
 from zerocalc.presets import PresetError
 from zerocalc.results import Plan
@@ -40,11 +40,9 @@ def plan_and_notes(
 
     Raises `UserError` with one line.
     """
-    from zerocalc.answers.planner import plan
-
     written = Written(given)
     try:
-        answer = plan(_job(written, job_file, usual or {}))
+        answer = answers.planner.plan(_job(written, job_file, usual or {}))
     except FieldError as error:  # a contradiction that only counting shows
         raise UserError(written.line(error.path, str(error))) from None
     return answer, (*answer.job.config_notes, *written.notes)
@@ -102,9 +100,7 @@ def _as_run(
     """Flags, and the tables of those that are names, with what is usual for a tool where neither
     they nor the job below say otherwise.
     """
-    from zerocalc.configs.reader import Known
-
-    known = Known(given, below)
+    known = configs.reader.Known(given, below)
     added = {
         path: value for path, value in usual.items() if path in NAMED or known.value(path) is None
     }
@@ -127,16 +123,13 @@ def _over_config(
     below: dict[str, Any],
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Flags, and the tables of those that are names, over what a tool's configuration says."""
-    from zerocalc.cli import job_file
-    from zerocalc.configs import config_file
-
     written.config_file = (
-        job_file.STANDARD_INPUT if config == STANDARD_INPUT else presets.label(config)
+        presets.STANDARD_INPUT if config == STANDARD_INPUT else presets.label(config)
     )
-    if config == STANDARD_INPUT and written.job_file == job_file.STANDARD_INPUT:
+    if config == STANDARD_INPUT and written.job_file == presets.STANDARD_INPUT:
         raise UserError("--config: - is standard input, which --job reads already")
     try:
-        settings = config_file.read(config, {**given, **named}, below)
+        settings = configs.config_file.read(config, {**given, **named}, below)
     except PresetError as error:
         raise UserError(f"--config: {error}") from None
     except OSError as error:
@@ -230,15 +223,10 @@ def _named(kind: str, name: str, where: str, file: str = "", counter: str | None
             return _counted(name, counter, config)
         if config:
             _check_local(name)
-            from zerocalc.configs.config_file import described
-            from zerocalc.huggingface.config import read_model
-
-            return read_model(name, described)
+            return huggingface.config.read_model(name, configs.config_file.described)
         table = presets.load(kind, name)
         if kind == "models" and not table.keys() <= Model.model_fields.keys():
-            from zerocalc.configs.config_file import described
-
-            other = described(table)
+            other = configs.config_file.described(table)
             if other:
                 raise PresetError(f"{presets.label(name)} {other}")
         return table
@@ -268,21 +256,19 @@ def _counted(name: str, counter: str, config: bool) -> Any:
         raise UserError(f"--count-with: {counter!r} is not one of {', '.join(COUNTERS)}")
     if not config:
         raise UserError(f"--count-with: counts a config.json, and {name!r} is none")
-    from zerocalc.huggingface.built_with_transformers import load_built
-
     try:
-        return load_built(name).model_dump(mode="json", exclude_none=True)
+        model = huggingface.built_with_transformers.load_built(name)
     except PresetError as error:
         raise UserError(f"--count-with {counter}: {error}") from None
+    return model.model_dump(mode="json", exclude_none=True)
+    return model.model_dump(mode="json", exclude_none=True)
 
 
 def _read_job(written: Written, source: str) -> dict[str, Any]:
     """The job in a file, with the table of a preset wherever it names one, so that single flags can
     override its fields.
     """
-    from zerocalc.cli import job_file
-
-    data, written.job_file = job_file.read(source)
+    data, written.job_file = cli.job_file.read(source)
     for path, kind in NAMED.items():
         parent: Any = data
         *parts, last = path.split(".")

@@ -6,19 +6,14 @@ from typing import Annotated, Optional
 
 import typer
 
+from zerocalc import papers, render
 from zerocalc.cli import Sections, new_app
 from zerocalc.cli.errors import UserError
-from zerocalc.cli.flags import AsJson
+from zerocalc.cli.parameters import AsJson
 from zerocalc.cli.streams import print_json
 from zerocalc.presets import PresetError
 
 app = new_app()
-
-
-def _tables() -> list[str]:
-    from zerocalc.papers.tables import tables
-
-    return [*tables(), "all"]
 
 
 Wanted = Annotated[
@@ -26,7 +21,7 @@ Wanted = Annotated[
     typer.Argument(
         metavar="[TABLE]",
         help="A published table, or all; without one, ZeRO's comparison at 7.5B and a list.",
-        autocompletion=_tables,
+        autocompletion=lambda: [*papers.tables.tables(), "all"],
     ),
 ]
 
@@ -36,21 +31,16 @@ def paper(table: Wanted = None, *, as_json: AsJson = False) -> int:
     """Recompute published tables, cell by cell; exit 1 if a cell differs by more than its printed
     rounding.
     """
-    from zerocalc.papers import tables as papers
-
     try:
-        names = papers.tables() if table in (None, "all") else [table]
-        tables = papers.all_tables(names)
+        names = papers.tables.tables() if table in (None, "all") else [table]
+        tables = papers.tables.all_tables(names)
     except PresetError as error:
         raise UserError(f"TABLE: {error}") from None
     if as_json:
-        whole = {"comparison": papers.comparison()} if table is None else {}
+        whole = {"comparison": papers.comparison.comparison()} if table is None else {}
         print_json({"schema_version": 1, **whole, "tables": tables})
+    elif table is None:
+        render.papers.show_overview(papers.comparison.comparison(), tables)
     else:
-        from zerocalc.render import papers as view
-
-        if table is None:
-            view.show_overview(papers.comparison(), tables)
-        else:
-            view.show_tables(tables)
+        render.papers.show_tables(tables)
     return 1 if any(t.differs for t in tables) else 0

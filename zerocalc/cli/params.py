@@ -6,12 +6,15 @@ from typing import Annotated, Any, Optional
 
 import typer
 
+from zerocalc import render
 from zerocalc.cli import Sections, new_app
 from zerocalc.cli.error_location import about
 from zerocalc.cli.errors import UserError
-from zerocalc.cli.flags import FLAG_OF_PATH, FLAGS, AsJson, CountWith, option
+from zerocalc.cli.flags import FLAG_OF_PATH, FLAGS
 from zerocalc.cli.jobs import make_model
+from zerocalc.cli.parameters import AsJson, CountWith, option
 from zerocalc.cli.streams import print_json
+from zerocalc.model.counting import count_parameters
 from zerocalc.presets import label
 
 app = new_app()
@@ -35,8 +38,6 @@ def params(
     as_json: AsJson = False,
 ) -> int:
     """Count a model's parameters by component, and the bytes that a checkpoint of it takes."""
-    from zerocalc.model.counting import count_parameters
-
     given: dict[str, Any] = {
         QUANTISE.path: quantise,
         RANK.path: lora_rank,
@@ -57,7 +58,5 @@ def params(
     if as_json:
         print_json(counts)
     else:
-        from zerocalc.render.counts import show
-
-        show(described, counts)
+        render.counts.show(described, counts)
     return 0

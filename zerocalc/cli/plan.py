@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Annotated, Any, Optional
+from typing import Annotated, Any, Optional
 
-import typer
-
+from zerocalc import answers, render
 from zerocalc.cli import Sections, new_app
 from zerocalc.cli.errors import UserError
-from zerocalc.cli.flags import AsJson, JobFile, job_flags
 from zerocalc.cli.jobs import make_plan
+from zerocalc.cli.parameters import AsJson, JobFile, file_option, job_flags
 from zerocalc.cli.streams import print_json, tell
+from zerocalc.results import PipelineStages, Plan
 from zerocalc.spec.base import FieldError
-
-if TYPE_CHECKING:
-    from zerocalc.answers.other_tools import ToolComparison
-    from zerocalc.results import PipelineStages, Plan
 
 app = new_app()
 FORMATS = ("table", "json", "csv", "markdown")
@@ -30,38 +26,21 @@ def plan(
     job_file: JobFile = None,
     as_json: AsJson = False,
     output_format: Annotated[
-        str,
-        typer.Option(
-            "--format",
-            metavar="|".join(FORMATS),
-            help="How to print the answer.",
-            rich_help_panel="Input and output",
-        ),
+        str, file_option("--format", "How to print the answer.", "|".join(FORMATS))
     ] = "table",
     compare_with: Annotated[
         Optional[str],
-        typer.Option(
+        file_option(
             "--compare-with",
-            metavar="TOOL",
-            help="Set another tool's figures beside ours: deepspeed-estimator.",
-            rich_help_panel="Input and output",
+            "Set another tool's figures beside ours: deepspeed-estimator.",
+            "TOOL",
         ),
     ] = None,
     stages_table: Annotated[
-        bool,
-        typer.Option(
-            "--stages-table",
-            help="Show what each pipeline stage holds, too.",
-            rich_help_panel="Input and output",
-        ),
+        bool, file_option("--stages-table", "Show what each pipeline stage holds, too.")
     ] = False,
     check: Annotated[
-        bool,
-        typer.Option(
-            "--check",
-            help="Exit 1 unless something is known to fit.",
-            rich_help_panel="Input and output",
-        ),
+        bool, file_option("--check", "Exit 1 unless something is known to fit.")
     ] = False,
 ) -> int:
     """Say what a training job needs per GPU and sends per step, at each ZeRO stage, and what
@@ -89,19 +68,11 @@ def plan(
         }
         print_json({**_fields(answer), **more} if more else answer)
     else:
-        from zerocalc.render import flat, plans
-
-        {"table": plans.show, "csv": flat.show_csv, "markdown": flat.show_markdown}[output_format](
-            answer
-        )
+        _show(answer, output_format)
         if compared is not None:
-            from zerocalc.render import comparisons
-
-            comparisons.show(answer, compared)
+            render.comparisons.show(answer, compared)
         if rows:
-            from zerocalc.render import pipelines
-
-            pipelines.show(answer, rows)
+            render.pipelines.show(answer, rows)
     if check and answer.verdict == "unknown":
         missing = (
             "--gpu or --gpu-memory says what there is"
@@ -112,20 +83,25 @@ def plan(
     return 1 if check and answer.verdict != "fits" else 0
 
 
-def _compared(answer: Plan, tool: str) -> ToolComparison:
-    from zerocalc.answers.other_tools import compare  # most plans stand alone
+def _show(answer: Plan, output_format: str) -> None:
+    if output_format == "table":
+        render.plans.show(answer)
+    elif output_format == "csv":
+        render.flat.show_csv(answer)
+    else:
+        render.flat.show_markdown(answer)
 
+
+def _compared(answer: Plan, tool: str) -> answers.other_tools.ToolComparison:
     try:
-        return compare(answer, tool)
+        return answers.other_tools.compare(answer, tool)
     except FieldError as error:
         raise UserError(f"--compare-with: {error}") from None
 
 
 def _stages(answer: Plan) -> tuple[PipelineStages, ...]:
-    from zerocalc.answers.pipeline_stages import stages_table  # most plans are of no pipeline
-
     try:
-        return stages_table(answer)
+        return answers.pipeline_stages.stages_table(answer)
     except FieldError as error:
         raise UserError(f"--stages-table: {error}") from None
 

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Annotated, Any, Optional
+from typing import Annotated, Any, Optional
 
 import typer
 
+from zerocalc import model as models
 from zerocalc import presets as store
+from zerocalc import render
 from zerocalc.cli import Sections, new_app
 from zerocalc.cli.errors import UserError
-from zerocalc.cli.flags import AsJson
 from zerocalc.cli.jobs import validated
+from zerocalc.cli.parameters import AsJson
 from zerocalc.cli.streams import print_json
-
-if TYPE_CHECKING:
-    from zerocalc.spec.base import Spec
+from zerocalc.spec.base import Spec
+from zerocalc.spec.model import Model
 
 app = new_app()
 Kind = Annotated[
@@ -49,9 +50,7 @@ def presets(kind: Kind = None, name: Name = None, *, as_json: AsJson = False) ->
         if as_json:
             print_json(kinds)
         else:
-            from zerocalc.render.presets import show_kinds
-
-            show_kinds(kinds)
+            render.presets.show_kinds(kinds)
         return 0
     if as_json:
         print_json(
@@ -61,10 +60,8 @@ def presets(kind: Kind = None, name: Name = None, *, as_json: AsJson = False) ->
             }
         )
         return 0
-    from zerocalc.render import presets as view
-
     if name is None:
-        view.show_names(
+        render.presets.show_names(
             kind,
             {
                 one: _model(one) if kind == "models" else store.load(kind, one)
@@ -72,17 +69,14 @@ def presets(kind: Kind = None, name: Name = None, *, as_json: AsJson = False) ->
             },
         )
     else:
-        view.show_one(kind, store.label(name), _checked(kind, name)[0])
+        render.presets.show_one(kind, store.label(name), _checked(kind, name)[0])
     return 0
 
 
 def _model(name: str) -> dict[str, Any]:
     """What a list shows of a model: it is counted."""
-    from zerocalc.model.counting import count_parameters
-    from zerocalc.spec.model import Model
-
     model = Model.model_validate(store.load("models", name))
-    counts = count_parameters(model)
+    counts = models.counting.count_parameters(model)
     return {
         "family": model.kind or model.family,
         "layers": model.layer_count,

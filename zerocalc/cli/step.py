@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from zerocalc import answers, render
 from zerocalc.cli import Sections, new_app
-from zerocalc.cli.flags import AsJson, JobFile, job_flags
 from zerocalc.cli.jobs import make_plan
+from zerocalc.cli.parameters import AsJson, JobFile, job_flags
 from zerocalc.cli.streams import print_json
 
 app = new_app()
@@ -20,11 +21,13 @@ def step(*, given: dict[str, Any], job_file: JobFile = None, as_json: AsJson = F
     """
     answer = make_plan(given, job_file)
     if as_json:
-        from zerocalc.answers.document import plain
-        from zerocalc.answers.timeline import walk
-
         stages = [
-            {"name": c.name, "stage": c.stage, "moments": plain(walk(c))} for c in answer.candidates
+            {
+                "name": c.name,
+                "stage": c.stage,
+                "moments": answers.document.plain(answers.timeline.walk(c)),
+            }
+            for c in answer.candidates
         ]
         print_json(
             {
@@ -35,7 +38,5 @@ def step(*, given: dict[str, Any], job_file: JobFile = None, as_json: AsJson = F
             }
         )
     else:
-        from zerocalc.render.steps import show
-
-        show(answer)
+        render.steps.show(answer)
     return 0

@@ -12,6 +12,10 @@ from io import TextIOWrapper
 from pathlib import Path
 from typing import Any, TextIO
 
+import typer
+
+from zerocalc import answers, render
+
 REFUSED = 2
 PLAINLY = "zerocalc-plainly"
 """The error handler that spells what an encoding lacks."""
@@ -39,24 +43,18 @@ def _nowhere() -> TextIO:
 def _plainly(error: UnicodeError) -> tuple[str, int]:
     if not isinstance(error, UnicodeEncodeError):
         raise error
-    from zerocalc.render.plain import plain
-
-    return plain(error.object[error.start : error.end]), error.end
+    return render.plain.plain(error.object[error.start : error.end]), error.end
 
 
 def print_json(value: Any) -> None:
     """Print a result as JSON; where the stream's encoding lacks a symbol, all are escaped, so that
     no text changes.
     """
-    import typer
-
-    from zerocalc.answers.document import to_json
-
-    text = to_json(value)
+    text = answers.document.to_json(value)
     try:
         text.encode(getattr(sys.stdout, "encoding", None) or "utf-8")
     except UnicodeEncodeError:
-        import json
+        import json  # noqa: PLC0415 - hardly any start needs it
 
         text = json.dumps(json.loads(text), indent=1)
     typer.echo(text)

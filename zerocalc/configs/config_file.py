@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from importlib import import_module
 from typing import Any
 
-from zerocalc import presets
+from zerocalc import configs, presets
 from zerocalc.configs.reader import Known, Settings
 from zerocalc.presets import PresetError
 
@@ -89,49 +89,10 @@ def read_any(path: str) -> dict[str, Any]:
 def _read_any_text(text: str, path: str, name: str) -> dict[str, Any]:
     lower = path.lower()
     if lower.endswith((".yaml", ".yml")):
-        return parse_yaml(text, name)
+        return configs.yaml_text.parse_yaml(text, name)
     if lower.endswith((".toml", ".json")) or text.lstrip().startswith("{"):
         return presets.parse(text, path, name)
     try:
         return presets.parse_toml(text, name)
     except PresetError:
-        return parse_yaml(text, name)
-
-
-def parse_yaml(text: str, name: str) -> dict[str, Any]:
-    """The mapping in a YAML text, of plain values only, with no key twice and no aliases; ``name``
-    is what errors call it.
-    """
-    import yaml
-
-    class Loader(yaml.SafeLoader):
-        """Safe values, and nothing that grows while it is read."""
-
-        def compose_node(self, parent: Any, index: Any) -> Any:
-            if self.check_event(yaml.AliasEvent):
-                raise yaml.YAMLError("aliases (*name) are not read; write the value out")
-            return super().compose_node(parent, index)
-
-        def construct_mapping(self, node: Any, deep: bool = False) -> Any:
-            keys = [self.construct_object(key, deep=True) for key, _ in node.value]
-            if not all(isinstance(key, str) for key in keys):
-                raise yaml.YAMLError("a key is no text")
-            if len(set(keys)) < len(keys):
-                raise yaml.YAMLError("a key stands twice")
-            return super().construct_mapping(node, deep)
-
-    try:
-        value = presets.visible(yaml.load(text, Loader))
-    except yaml.MarkedYAMLError as error:
-        place = f" in line {error.problem_mark.line + 1}" if error.problem_mark else ""
-        raise PresetError(
-            f"{name} is not valid YAML: {error.problem or error.context}{place}"
-        ) from None
-    except yaml.YAMLError as error:
-        raise PresetError(f"{name} is not valid YAML: {' '.join(str(error).split())}") from None
-    except (ValueError, RecursionError, OverflowError) as error:
-        why = "nested too deeply" if isinstance(error, RecursionError) else "a value that is none"
-        raise PresetError(f"{name} is not valid YAML: {why}") from None
-    if not isinstance(value, dict):
-        raise PresetError(f"{name} holds no table of settings")
-    return value
+        return configs.yaml_text.parse_yaml(text, name)

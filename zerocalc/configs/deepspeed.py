@@ -1,4 +1,4 @@
-"""DeepSpeed's configuration: what each of its keys means to a job, and a job written as one.
+"""DeepSpeed's configuration: what each of its keys means to a job.
 
 Read against DeepSpeed 0.19.8: runtime/config.py, runtime/constants.py, runtime/zero/config.py,
 runtime/precision_config.py, runtime/engine.py. ``auto`` is what the Hugging Face Trainer makes of
@@ -7,7 +7,6 @@ it (transformers, integrations/deepspeed.py).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from zerocalc.configs.deepspeed_keys import (
@@ -20,37 +19,17 @@ from zerocalc.configs.deepspeed_keys import (
     KNOBS,
     MARKS,
     NOT_MODELLED,
-    NVME_PATH,
     ZERO_FREE,
     Knob,
     options,
+    removed_keys,
 )
-from zerocalc.configs.deepspeed_recipe import precision_keys, read_recipe
+from zerocalc.configs.deepspeed_recipe import read_recipe
 from zerocalc.configs.reader import AUTO, Known, Section, Settings, product
 from zerocalc.configs.recipes import DTYPES
-from zerocalc.configs.writing import Exported, batch_of, remarks_on
 from zerocalc.quantities import shown
-from zerocalc.spec.base import FieldError
-from zerocalc.spec.job import Job
-from zerocalc.spec.zero import Zero
 
-__all__ = ["MARKS", "read", "write"]
-HELD = frozenset(
-    {
-        "zero.offload_optimizer",
-        "zero.offload_params",
-        "zero.offload_activations",
-        "training.micro_batch",
-        "training.accumulation",
-        "parallel.tp",
-        "parallel.cp",
-        "parallel.ep",
-        "parallel.etp",
-        "zero.partition_activations",
-        "zero.cpu_checkpointing",
-    }
-)
-"""Fields that a configuration holds, beside the framework's own options."""
+__all__ = ["MARKS", "read"]
 
 
 def read(
@@ -149,7 +128,8 @@ def _zero(root: Section, known: Known, settings: Settings) -> int:
     if overlap is not None:
         settings.put("zero.overlap_comm", overlap, zero.key("overlap_comm"))
     settings.notes += [
-        f"{zero.key(key)}: DeepSpeed {version} refuses it" for key, version in _removed(zero.table)
+        f"{zero.key(key)}: DeepSpeed {version} refuses it"
+        for key, version in removed_keys(zero.table)
     ]
     for key, knob in KNOBS.items():
         _knob(zero, key, knob, stage, known, settings)
@@ -314,114 +294,3 @@ def _completed(whole: int, micro: int | None, accumulation: int | None, dp: int)
         return micro, accumulation if accumulation is not None else max(1, whole // micro // dp)
     accumulation = accumulation or 1
     return max(1, whole // dp // accumulation), accumulation
-
-
-def write(job: Job, stage: int) -> Exported:
-    """A job at one stage as DeepSpeed's JSON, and what it does not hold. Raises `FieldError` for
-    what DeepSpeed cannot do.
-    """
-    if stage > 1 and job.parallel.pp > 1:
-        raise FieldError(
-            "parallel.pp",
-            f"{job.parallel.pp}: DeepSpeed's pipelines run at ZeRO stages 0 and 1 only, "
-            f"not at {stage}",
-        )
-    if job.parallel.sequence_parallel:
-        raise FieldError(
-            "parallel.sequence_parallel", "DeepSpeed's tensor parallelism does not split sequences"
-        )
-    table: dict[str, Any] = {
-        "train_batch_size": batch_of(job),
-        "train_micro_batch_size_per_gpu": job.training.micro_batch,
-        "gradient_accumulation_steps": job.training.accumulation,
-        **precision_keys(job, stage),
-        "zero_optimization": {
-            "stage": stage,
-            "overlap_comm": job.overlaps(stage),
-            **_knobs(job, stage),
-        },
-    }
-    if job.parallel.tp > 1:
-        table["tensor_parallel"] = {"autotp_size": job.parallel.tp}
-    if job.parallel.cp > 1:
-        table["sequence_parallel_size"] = job.parallel.cp
-    if job.parallel.ep > 1:
-        degrees = {
-            "autoep_size": job.parallel.ep,
-            "expert_tensor_parallel_size": job.expert_tensor_parallel,
-        }
-        table["expert_parallel"] = {"enabled": True, **degrees}
-    if job.zero.partition_activations or job.zero.checkpoints_on_host:
-        kept = {
-            "partition_activations": job.zero.partition_activations,
-            "cpu_checkpointing": job.zero.checkpoints_on_host,
-        }
-        table["activation_checkpointing"] = kept
-    remarks = _offloads(job, table["zero_optimization"])
-    remarks += [
-        f"a DeepSpeed below {version}, which zero_optimization.{key} needs"
-        for key, version in _removed(table["zero_optimization"])
-    ]
-    return Exported(
-        _json(table),
-        (
-            *remarks_on(job, HELD | {f"zero.{field}" for field in options()}),
-            *_idle(job, stage),
-            *remarks,
-        ),
-    )
-
-
-def _offloads(job: Job, zero: dict[str, Any]) -> list[str]:
-    """The keys of what lies elsewhere, put into ``zero_optimization``, and what is left to say."""
-    remarks = []
-    for key, device in (
-        ("offload_optimizer", job.zero.offload_optimizer),
-        ("offload_param", job.zero.offload_params),
-    ):
-        if device != "none":
-            zero[key] = {"device": device, "pin_memory": True}
-            if device == "nvme":
-                zero[key]["nvme_path"] = NVME_PATH
-                remarks.append(
-                    f"zero_optimization.{key}.nvme_path {NVME_PATH}: where the drives are "
-                    "is for you to say"
-                )
-    return remarks
-
-
-def _json(table: dict[str, Any]) -> str:
-    import json
-
-    return json.dumps(table, indent=2)
-
-
-def _knobs(job: Job, stage: int) -> dict[str, Any]:
-    written = {
-        key: knob.theirs(job)
-        for key, knob in KNOBS.items()
-        if stage in knob.stages and knob.field in options()
-    }
-    return {
-        key: value
-        for key, value in written.items()
-        if KNOBS[key].removed_in is None or value != KNOBS[key].default
-    }
-
-
-def _removed(zero: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """The keys that newer versions refuse, with the first of these."""
-    return [
-        (key, knob.removed_in) for key, knob in KNOBS.items() if knob.removed_in and key in zero
-    ]
-
-
-def _idle(job: Job, stage: int) -> list[str]:
-    """Choices that were made and that DeepSpeed has no use for at a stage, in words."""
-    plain = Zero()
-    made = [knob for knob in KNOBS.values() if stage not in knob.stages and knob.field in options()]
-    return [
-        f"zero.{knob.field} {value}: means nothing at stage {stage}"
-        for knob in made
-        if (value := getattr(job.zero, knob.field)) != getattr(plain, knob.field)
-    ]

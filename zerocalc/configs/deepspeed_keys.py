@@ -7,6 +7,7 @@ runtime/precision_config.py.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -270,3 +271,10 @@ PRECISION_FREE = (
 def options() -> frozenset[str]:
     """The fields of `Zero` that mean something to DeepSpeed."""
     return frozenset(presets.load("frameworks", FRAMEWORK)["options"]) & Zero.model_fields.keys()
+
+
+def removed_keys(zero: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """The keys that newer versions refuse, with the first of these."""
+    return [
+        (key, knob.removed_in) for key, knob in KNOBS.items() if knob.removed_in and key in zero
+    ]

@@ -1,10 +1,6 @@
-"""DeepSpeed's precision and optimizer: the recipe that they come to, and the keys that stand for
-one.
-"""
+"""DeepSpeed's precision and optimizer: the recipe that they come to."""
 
 from __future__ import annotations
-
-from typing import Any
 
 from zerocalc.configs.deepspeed_keys import ADDED_UP_IN, OPTIMIZERS, PRECISION_FREE, options
 from zerocalc.configs.reader import Known, Section, Settings
@@ -13,11 +9,9 @@ from zerocalc.configs.recipes import (
     WITH_MASTER_WEIGHTS,
     WITH_MASTER_WEIGHTS_ALWAYS,
     recipe_table,
-    recognised,
 )
 from zerocalc.quantities import shown
 from zerocalc.spec.base import FieldError
-from zerocalc.spec.job import Job
 
 
 def read_recipe(
@@ -54,7 +48,7 @@ def read_recipe(
                 name, "no recipe keeps master weights in 16 bits; --recipe names one"
             )
     apart = ADDED_UP_IN in options()
-    table = recipe_table(_recipes(stage), optimizer, compute, None if apart else kept)
+    table = recipe_table(recipes_of(stage), optimizer, compute, None if apart else kept)
     if table is None:
         raise FieldError(
             key, f"no recipe is known for {optimizer} in {compute}; --recipe names one"
@@ -66,7 +60,7 @@ def read_recipe(
         settings.put("zero.reduce_dtype", compute, "data_types.grad_accum_dtype")
 
 
-def _recipes(stage: int) -> dict[tuple[str, str], str]:
+def recipes_of(stage: int) -> dict[tuple[str, str], str]:
     """The recipes of a stage: from stage 1 on the optimizer steps on shards of its own, copies of
     fp32 weights too.
     """
@@ -140,40 +134,3 @@ def _optimizer(root: Section, settings: Settings) -> tuple[str, str]:
         raise part.wrong("type", f"no recipe is known for {shown(name)}; --recipe names one")
     momentum = params.value("momentum")
     return ("SGD with momentum" if found == "SGD" and momentum else found), part.key("type")
-
-
-def precision_keys(job: Job, stage: int) -> dict[str, Any]:
-    """The keys that stand for a recipe and for the dtype of gradients in flight."""
-    known = recognised(_recipes(stage), job.recipe)
-    if known is None:
-        plain = recognised(WITH_MASTER_WEIGHTS, job.recipe)
-        instead = f" at stage {stage}; {WITH_MASTER_WEIGHTS_ALWAYS[plain[:2]]} is" if plain else ""
-        raise FieldError(
-            "recipe",
-            f"{job.recipe.name} is none that DeepSpeed's configuration stands for{instead}",
-        )
-    optimizer, compute, kept = known
-    if ADDED_UP_IN in options():
-        if kept is not None:
-            raise FieldError(
-                "recipe",
-                f"{job.recipe.name} keeps gradients in {kept}; that is said by "
-                f"zero.{ADDED_UP_IN}, over a recipe in {compute}",
-            )
-        kept = getattr(job.zero, ADDED_UP_IN)
-    out: dict[str, Any] = {} if compute == "fp32" else {compute: {"enabled": True}}
-    if kept is not None:
-        if stage == 0:
-            raise FieldError(
-                "recipe",
-                f"{job.recipe.name} keeps gradients in {kept}, which DeepSpeed does from "
-                "stage 1 on",
-            )
-        out["data_types"] = {"grad_accum_dtype": kept}
-    if job.reduce_dtype != compute:
-        out["communication_data_type"] = job.reduce_dtype
-    name, _, momentum = optimizer.partition(" with ")
-    out["optimizer"] = {"type": name, **({"params": {momentum: 0.9}} if momentum else {})}
-    if name == "SGD" and stage:
-        out["zero_allow_untested_optimizer"] = True
-    return out

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from importlib import import_module
 
-from zerocalc.configs.writing import Exported
+from zerocalc.configs.writing.common import Exported
 from zerocalc.spec.base import FieldError
 from zerocalc.spec.job import Job
 
@@ -16,8 +16,6 @@ FORMS = {
     "megatron": "command-line flags",
 }
 """What jobs are written as, by what --to calls it."""
-WRITERS = {"fsdp2": "fsdp"}
-"""Modules that are not called as what they write."""
 FRAMEWORKS = {"accelerate": ("fsdp2", "fsdp1", "deepspeed", "torch-ddp")}
 """Frameworks that a tool runs, the usual one first, where these are not its own."""
 WITH_EXPERTS = ("deepspeed", "torchtitan", "megatron")
@@ -54,7 +52,6 @@ def write(target: str, job: Job, stage: int) -> Exported:
             f"{job.parallel.ep}: {target}'s configuration says nothing of experts on ranks "
             "of their own",
         )
-    exported: Exported = import_module(f"zerocalc.configs.{WRITERS.get(target, target)}").write(
-        job, stage
-    )
+    writer = import_module(f"zerocalc.configs.writing.{target}")
+    exported: Exported = writer.write(job, stage)
     return exported

@@ -109,6 +109,11 @@ class Settings:
         self.items[path] = value
         self.keys[path] = key
 
+    def put_on_host(self, key: str) -> None:
+        """Keep parameters and optimizer states in host memory, as FSDP does when it offloads."""
+        for field in ("offload_optimizer", "offload_params"):
+            self.put(f"zero.{field}", "cpu", key)
+
     def remarks(self, tool: str) -> list[str]:
         """All that is to be said of the file beside the job."""
         said = list(self.notes)

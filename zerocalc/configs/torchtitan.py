@@ -1,4 +1,4 @@
-"""torchtitan's TOML: what each of its keys means to a job, and a job written as one.
+"""torchtitan's TOML: what each of its keys means to a job.
 
 Read against torchtitan 0.2.2: config/job_config.py, whose defaults hold where a file says nothing,
 distributed/ and models/*/infra/parallelize.py.
@@ -11,17 +11,12 @@ from typing import Any
 from zerocalc.configs.reader import Known, Section, Settings, product
 from zerocalc.configs.recipes import (
     DTYPES,
-    TORCH_NAME,
     UNDER_AUTOCAST,
     WITH_FP32_WEIGHTS,
     WITHOUT_MASTER_WEIGHTS,
     recipe_table,
-    recognised,
 )
-from zerocalc.configs.writing import Exported, batch_of, remarks_on
 from zerocalc.quantities import shown
-from zerocalc.spec.base import FieldError
-from zerocalc.spec.job import Job
 
 FRAMEWORK, DDP = "torchtitan", "torch-ddp"
 MARKS = frozenset({"parallelism", "activation_checkpoint", "lr_scheduler", "metrics", "profiling"})
@@ -77,18 +72,16 @@ OLD_SPELLINGS = {
 job.
 """
 FREE_TABLES = (
-    *(
-        "job",
-        "profiling",
-        "metrics",
-        "lr_scheduler",
-        "checkpoint",
-        "comm",
-        "fault_tolerance",
-        "validation",
-        "debug",
-        "memory_estimation",
-    ),
+    "job",
+    "profiling",
+    "metrics",
+    "lr_scheduler",
+    "checkpoint",
+    "comm",
+    "fault_tolerance",
+    "validation",
+    "debug",
+    "memory_estimation",
     "quantize",
 )
 """Tables that cost neither memory nor traffic of a training step; what is quantised,
@@ -110,21 +103,20 @@ FREE = {
         "warmup_steps",
     ),
     "parallelism": (
-        *(
-            "context_parallel_rotate_method",
-            "context_parallel_load_balancer",
-            "pipeline_parallel_expert_parallel_overlap",
-        ),
-        *("expert_tensor_parallel_degree", "expert_parallel_comm_backend"),
+        "context_parallel_rotate_method",
+        "context_parallel_load_balancer",
+        "pipeline_parallel_expert_parallel_overlap",
+        "expert_tensor_parallel_degree",
+        "expert_parallel_comm_backend",
     ),
     "activation_checkpoint": (
-        *(
-            "per_op_sac_force_recompute_mm_shapes_by_fqns",
-            "early_stop",
-            "visualize_memory_budget_pareto",
-            "preserve_rng_state",
-        ),
-        *("determinism_check", "debug", "memory_budget"),
+        "per_op_sac_force_recompute_mm_shapes_by_fqns",
+        "early_stop",
+        "visualize_memory_budget_pareto",
+        "preserve_rng_state",
+        "determinism_check",
+        "debug",
+        "memory_budget",
     ),
 }
 """What costs neither memory nor traffic of a training step."""
@@ -328,8 +320,7 @@ def _training(part: Section, parallelism: Section, known: Known, settings: Setti
         "training.accumulation", rounds * steps, part.key("global_batch_size") if steps > 1 else key
     )
     if part.flag("enable_cpu_offload"):
-        for field in ("offload_optimizer", "offload_params"):
-            settings.put(f"zero.{field}", "cpu", part.key("enable_cpu_offload"))
+        settings.put_on_host(part.key("enable_cpu_offload"))
     part.free("dtype", "mixed_precision_param", "mixed_precision_reduce", *FREE["training"])
     part.done()
 
@@ -394,167 +385,3 @@ def _recipe(root: Section, known: Known, settings: Settings) -> None:
     )
     if recipes is not UNDER_AUTOCAST:
         settings.put("zero.reduce_dtype", sent, part.key("mixed_precision_reduce"))
-
-
-HELD = frozenset(
-    {
-        "zero.offload_optimizer",
-        "zero.offload_params",
-        "training.seq",
-        "training.micro_batch",
-        "training.accumulation",
-        "training.recompute",
-        "training.recompute_every",
-        "parallel.tp",
-        "parallel.pp",
-        "parallel.cp",
-        "parallel.ep",
-        "parallel.etp",
-        "parallel.interleave",
-        "parallel.sequence_parallel",
-        "zero.reduce_dtype",
-        "zero.shard_group",
-    }
-)
-"""Fields that a configuration holds."""
-
-
-def write(job: Job, stage: int) -> Exported:
-    """A job at one stage as torchtitan's TOML, and what it does not hold. Raises `FieldError` for
-    what torchtitan cannot do.
-    """
-    p, t = job.parallel, job.training
-    if p.tp > 1 and not p.sequence_parallel:
-        raise FieldError(
-            "parallel.tp",
-            f"{p.tp}: torchtitan's tensor parallelism splits sequences too; "
-            "--sequence-parallel counts it so",
-        )
-    model = next(
-        (pair for pair, preset in PRESETS.items() if job.model.title == _title(preset)), None
-    )
-    tables: dict[str, dict[str, Any]] = {
-        "model": {"name": model[0], "flavor": model[1]} if model else {},
-        "optimizer": {"name": "AdamW"},
-        "training": {
-            **_batch(job),
-            **_precision(job),
-            **({"enable_cpu_offload": True} if job.zero.offloads else {}),
-        },
-        "parallelism": {
-            "data_parallel_replicate_degree": job.replicas,
-            "data_parallel_shard_degree": job.shards // p.cp,
-            "fsdp_reshard_after_forward": "never"
-            if stage == 2
-            else "always"
-            if p.pp > 1
-            else "default",
-            "tensor_parallel_degree": p.tp,
-            "pipeline_parallel_degree": p.pp,
-            "context_parallel_degree": p.cp,
-            **(
-                {
-                    "expert_parallel_degree": p.ep,
-                    "expert_tensor_parallel_degree": job.expert_tensor_parallel,
-                }
-                if p.ep > 1
-                else {}
-            ),
-            **_schedule(job),
-        },
-        "activation_checkpoint": _recomputation(job),
-    }
-    if job.shards == 1 and job.replicas > 1:
-        raise FieldError("zero.shard_group", "1: copies without shards are not FSDP's but DDP's")
-    if t.seq is None:
-        raise FieldError(
-            "training.seq", "is missing; torchtitan's configuration says how long sequences are"
-        )
-    if job.shards % p.cp:
-        raise FieldError(
-            "zero.shard_group",
-            f"{job.shards} is not divisible by the context-parallel degree {p.cp}, whose "
-            "ranks share shards",
-        )
-    held = HELD | {"model"} if model else HELD
-    return Exported(
-        "\n\n".join(_toml(name, table) for name, table in tables.items() if table),
-        remarks_on(job, held),
-    )
-
-
-def _title(preset: str) -> str:
-    from zerocalc import presets
-
-    return str(presets.load("models", preset)["title"])
-
-
-def _toml(name: str, table: dict[str, Any]) -> str:
-    import json
-
-    return "\n".join(
-        [f"[{name}]", *(f"{key} = {json.dumps(value)}" for key, value in table.items())]
-    )
-
-
-def _batch(job: Job) -> dict[str, Any]:
-    t = job.training
-    local = t.micro_batch * (t.accumulation if job.parallel.pp > 1 else 1)
-    return {"local_batch_size": local, "global_batch_size": batch_of(job), "seq_len": t.seq}
-
-
-def _precision(job: Job) -> dict[str, Any]:
-    """The keys that stand for a recipe and for the dtype of gradients in flight, which is always
-    fp32.
-    """
-    if job.reduce_dtype != "fp32":
-        raise FieldError(
-            "zero.reduce_dtype",
-            f"{job.reduce_dtype}: torchtitan sends gradients in fp32; --reduce-dtype fp32 "
-            "counts it so",
-        )
-    for recipes, weights in ((WITH_FP32_WEIGHTS, "fp32"), (WITHOUT_MASTER_WEIGHTS, "bf16")):
-        found = recognised(recipes, job.recipe)
-        if found is not None and found[1] in ("fp32", "bf16") and found[2] is None:
-            return {
-                "dtype": TORCH_NAME[weights],
-                "mixed_precision_param": TORCH_NAME[found[1]],
-                "mixed_precision_reduce": TORCH_NAME[job.reduce_dtype],
-            }
-    raise FieldError(
-        "recipe", f"{job.recipe.name} is none that torchtitan's configuration stands for"
-    )
-
-
-def _schedule(job: Job) -> dict[str, Any]:
-    p = job.parallel
-    if p.pp == 1:
-        return {}
-    if p.interleave > 2:
-        raise FieldError(
-            "parallel.interleave",
-            f"{p.interleave}: how torchtitan cuts layers into so many chunks depends on "
-            "the model; 1 and 2 are written",
-        )
-    return {
-        "pipeline_parallel_schedule": "Interleaved1F1B" if p.interleave > 1 else "1F1B",
-        "pipeline_parallel_microbatch_size": job.training.micro_batch,
-    }
-
-
-def _recomputation(job: Job) -> dict[str, Any]:
-    t = job.training
-    if t.recompute == "selective":
-        raise FieldError(
-            "training.recompute", "selective: torchtitan recomputes by operators or whole layers"
-        )
-    if t.recompute == "operators":
-        if t.recompute_every > 1:
-            raise FieldError(
-                "training.recompute_every",
-                f"{t.recompute_every}: torchtitan recomputes operators in every layer",
-            )
-        return {"mode": "selective", "selective_ac_option": "op"}
-    if t.recompute == "full" and t.recompute_every > 1:
-        return {"mode": "selective", "selective_ac_option": str(t.recompute_every)}
-    return {"mode": t.recompute}

@@ -5,17 +5,20 @@ with a hook before and after its turn (DeepSpeed 0.19.8, runtime/zero/parameter_
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING
 
+from zerocalc.frameworks.zero3_adapters import (
+    AROUND,
+    Parts,
+    parts_of,
+    up_to_first_gradient,
+    with_adapter,
+)
 from zerocalc.frameworks.zero3_prefetch import Gathers, Layers, Node, Stack, Windows, gathers
 from zerocalc.model.architecture import Architecture, on_rank
 from zerocalc.model.module import Module
 from zerocalc.sharding.call_order import called, listed_whole
 from zerocalc.sharding.rank import Rank
 from zerocalc.spec.job import Job
-
-if TYPE_CHECKING:
-    from zerocalc.frameworks.zero3_adapters import Parts
 
 REPEATING = frozenset({"full", "operators"})
 """Kinds of recomputation that call a layer's modules again."""
@@ -48,11 +51,6 @@ def stack(job: Job, rank: Rank) -> Stack | None:
         return None
     parts: list[Parts] | None = None
     if rank.adapters is not None and rank.split == 1 and not job.experts_apart:
-        from zerocalc.frameworks.zero3_adapters import (
-            AROUND,
-            parts_of,
-        )  # most jobs have no adapters
-
         parts = parts_of(rank.adapters, arch)
         if parts is None:
             return None
@@ -100,8 +98,6 @@ def _layers(
 
 def _up_to_first_gradient(modules: Iterable[Module], nodes: Iterable[Node]) -> tuple[Node, bool]:
     """A layer whose input has no gradient, and whether what leaves it has one."""
-    from zerocalc.frameworks.zero3_adapters import up_to_first_gradient  # as above
-
     out: list[Node] = []
     started = False
     for module, node in zip(modules, nodes, strict=True):
@@ -132,8 +128,6 @@ def _leaves(modules: Iterable[Module], split: int, part: Parts | None) -> tuple[
             rows = [module.parameter_rows[number] for number in numbers]
             node = Node(tuple([on_rank(row, split) for row in rows]))
             if part is not None:
-                from zerocalc.frameworks.zero3_adapters import with_adapter  # as above
-
                 node = with_adapter(node, [name for name, _, _ in rows], part)
             out.append(node)
     return tuple(out)

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from functools import cached_property
 
 from zerocalc.formulas.formula import ceil_div
+from zerocalc.formulas.quantisation import scales
 from zerocalc.frameworks.step import Step
 from zerocalc.frameworks.zero3_modules import windowed
 from zerocalc.frameworks.zero3_prefetch import Calls
@@ -97,8 +98,6 @@ class Parameters:
             for elements, count in calls:
                 step.send(over, "all_gather", "weights", step.dtype("gather"), elements, count)
             return
-        from zerocalc.formulas.quantisation import scales  # most gathers are of weights as they are
-
         amounts: Counter[int] = Counter()
         for elements, count in calls:
             step.send(over, "all_gather", "weights", "int8", elements, count)

@@ -33,8 +33,9 @@ from zerocalc.huggingface.reader import NO_MODEL_TYPE, WAYS_OUT, Reader
 from zerocalc.presets import PresetError, label, nearest
 from zerocalc.quantities import shown
 from zerocalc.spec.base import FieldError, explain
+from zerocalc.spec.dimensions import ModelKind
 from zerocalc.spec.implementation import UNKNOWN
-from zerocalc.spec.model import Model, ModelKind
+from zerocalc.spec.model import Model
 from zerocalc.spec.quantisation import Quantisation
 
 CLOSE = 0.7

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 
+from zerocalc import huggingface
 from zerocalc.model import counting
 from zerocalc.results import Counts
 from zerocalc.spec.model import Model
@@ -17,7 +18,5 @@ def count_parameters(model: Model | str | os.PathLike[str]) -> Counts:
     is none.
     """
     if isinstance(model, (str, os.PathLike)):
-        from zerocalc.huggingface.config import load_model  # a model needs no reader of files
-
-        model = load_model(model)
+        model = huggingface.config.load_model(model)
     return counting.count_parameters(model)

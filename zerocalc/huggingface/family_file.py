@@ -18,8 +18,8 @@ from zerocalc.huggingface.expressions import ExpressionError, evaluate, names_in
 from zerocalc.huggingface.key_types import check_keys, spelled
 from zerocalc.model.registry import check
 from zerocalc.spec.base import Spec
+from zerocalc.spec.dimensions import ModelKind
 from zerocalc.spec.implementation import UNKNOWN
-from zerocalc.spec.model import ModelKind
 from zerocalc.spec.stack import Group, ModuleSpec, Stack
 
 MOST_LAYERS = 10_000

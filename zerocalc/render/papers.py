@@ -10,7 +10,8 @@ from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.text import Text
 
-from zerocalc.papers.tables import READINGS, Cell, Comparison, Reading, Table, TierRow, summary
+from zerocalc.papers.comparison import Comparison, TierRow
+from zerocalc.papers.tables import READINGS, Cell, Reading, Table, summary
 from zerocalc.quantities import GB, figure, format_count
 from zerocalc.render.console import columns, emit, labelled, plainly
 from zerocalc.results import display_name

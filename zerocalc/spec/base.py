@@ -3,7 +3,7 @@ for presets.
 """
 
 from collections.abc import Callable
-from typing import Any, get_args
+from typing import Any, TypeVar, get_args
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
 
@@ -24,6 +24,9 @@ class Spec(BaseModel):
         allow_inf_nan=False,
         hide_input_in_errors=True,
     )
+
+
+S = TypeVar("S", bound=Spec)
 
 
 class FieldError(ValueError):
@@ -55,9 +58,30 @@ def from_preset(kind: str) -> BeforeValidator:
     return BeforeValidator(resolve)
 
 
+def read_part(place: str, part: type[S], value: Any) -> S:
+    """A part of a job that is validated on its own; ``place`` is its path in the Job.
+
+    Raises `FieldError` with the path of the field at fault.
+    """
+    try:
+        return part.model_validate(value)
+    except ValidationError as error:
+        path, text = explain(error, part)
+        top = place.partition(".")[0]
+        whole = path if path.startswith(f"{top}.") else f"{place}.{path}".rstrip(".")
+        raise FieldError(whole, text) from None
+
+
 def listed(value: Any) -> Any:
     """A list written as one text, ``a,b``, as a list."""
     return tuple(part.strip() for part in value.split(",")) if isinstance(value, str) else value
+
+
+def items(value: Any) -> list[Any]:
+    """The items of a list, of a text such as ``a, b``, or the one value that is neither."""
+    if isinstance(value, str):
+        return list(value.split(","))
+    return list(value) if isinstance(value, (list, tuple)) else [value]
 
 
 def explain(error: ValidationError, root: type[BaseModel] | None = None) -> tuple[str, str]:

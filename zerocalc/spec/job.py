@@ -4,13 +4,15 @@ from typing import Annotated, Any, Self
 
 from pydantic import Field, model_validator
 
+from zerocalc import presets, spec
 from zerocalc.quantities import parse_whole
 from zerocalc.spec.base import FieldError, Spec, from_preset
 from zerocalc.spec.cluster import Cluster, Parallel
+from zerocalc.spec.dimensions import DEFAULT_KIND, GPT2_POSITIONS, only_given, positions_for
 from zerocalc.spec.framework import Framework, FrameworkStage
 from zerocalc.spec.implementation import Implementation
 from zerocalc.spec.loss import Loss
-from zerocalc.spec.model import DEFAULT_KIND, GPT2_POSITIONS, Model, only_given, positions_for
+from zerocalc.spec.model import Model
 from zerocalc.spec.recipe import FloatDtype, Recipe
 from zerocalc.spec.training import Training
 from zerocalc.spec.zero import OPTIONS, Zero
@@ -264,9 +266,7 @@ class Job(Spec):
     def check(self) -> None:
         """Raise `FieldError` where parts contradict each other, as those of a changed copy may."""
         if self.zero.offloads:
-            from zerocalc.spec.offload import check_offload  # most jobs keep all on the GPU
-
-            check_offload(self)
+            spec.offload.check_offload(self)
         self._check_degrees()
         self._check_stages()
         self._check_activations()
@@ -306,9 +306,7 @@ class Job(Spec):
                 "parallel.pp", f"{p.pp} stages are more than the {m.layer_count} layers"
             )
         if p.pp > 1 or p.interleave > 1:
-            from zerocalc.spec.pipelines import check_pipeline  # most jobs have none
-
-            check_pipeline(self)
+            spec.pipelines.check_pipeline(self)
         if p.pipeline_stage is not None and not self.cut_by_stage:
             raise FieldError(
                 "parallel.pipeline_stage",
@@ -316,9 +314,7 @@ class Job(Spec):
                 "adapters, no frozen base",
             )
         if p.ep > 1 or p.etp is not None:
-            from zerocalc.spec.experts import check_experts  # most models have none
-
-            check_experts(self)
+            spec.experts.check_experts(self)
         if p.cp > 1:
             self._check_sequence(p.cp)
 
@@ -499,8 +495,6 @@ def _named_by(data: dict[str, Any], owner: str, part: str) -> Any:
     """What the framework or the implementation names for a part of the job that was not given."""
     described = data.get(owner)
     if isinstance(described, str):
-        from zerocalc import presets
-
         described = data[owner] = presets.load(f"{owner}s", described)
     return described.get(part) if isinstance(described, dict) else getattr(described, part, None)
 

@@ -6,10 +6,10 @@ import re
 from collections.abc import Mapping
 from typing import Any, Self
 
-from pydantic import ValidationError, field_validator, model_validator
+from pydantic import field_validator, model_validator
 
 from zerocalc.quantities import Fraction, Whole, shown
-from zerocalc.spec.base import FieldError, Spec, explain
+from zerocalc.spec.base import FieldError, Spec, items, read_part
 from zerocalc.spec.recipe import FloatDtype
 
 ALL_LINEAR = "all-linear"
@@ -73,15 +73,8 @@ class Lora(Spec):
         """A list of names, or text such as ``q_proj,v_proj``."""
         if value is None:
             return ()
-        parts = (
-            value.split(",")
-            if isinstance(value, str)
-            else list(value)
-            if isinstance(value, (list, tuple))
-            else [value]
-        )
         names = []
-        for part in parts:
+        for part in items(value):
             name = part.strip() if isinstance(part, str) else ""
             if name.lower() == ALL_LINEAR:
                 name = ALL_LINEAR
@@ -119,13 +112,7 @@ def read_lora(value: Any) -> Lora | None:
             f"model.lora.{given}",
             "is missing" if given == "rank" else "adapters need their rank too",
         )
-    try:
-        return Lora.model_validate(value)
-    except ValidationError as error:
-        path, text = explain(error)
-        raise FieldError(
-            path if path.startswith("model.") else f"model.lora.{path}".rstrip("."), text
-        ) from None
+    return read_part("model.lora", Lora, value)
 
 
 def with_targets(value: Any, family: Any) -> Any:

@@ -3,88 +3,44 @@ counted.
 """
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Self
 
-from pydantic import BeforeValidator, Field, StrictBool, ValidationError, model_validator
+from pydantic import BeforeValidator, Field, StrictBool, model_validator
 
+from zerocalc import spec
 from zerocalc.quantities import Count, Fraction, Whole
-from zerocalc.spec.base import FieldError, Spec, explain
+from zerocalc.spec.base import FieldError, Spec, read_part
+from zerocalc.spec.dimensions import DIMENSIONS, REQUIRED, ModelKind, filled_in
 from zerocalc.spec.implementation import Activation
 from zerocalc.spec.recipe import StoredDtype
 
-ModelKind = Literal["gpt2", "llama"]
-DEFAULT_KIND: ModelKind = "gpt2"
-
 
 def _read_stack(value: Any) -> Any:
-    """A written-out architecture, validated on its own: most jobs have none, and their start should
-    not pay for its classes.
-    """
-    if value is None:
-        return None
-    from zerocalc.spec.stack import Stack
-
-    try:
-        return Stack.model_validate(value)
-    except ValidationError as error:
-        path, text = explain(error, Stack)
-        raise FieldError(
-            path if path.startswith("model.") else f"model.stack.{path}".rstrip("."), text
-        ) from None
+    return None if value is None else read_part("model.stack", spec.stack.Stack, value)
 
 
 def _read_lora(value: Any) -> Any:
-    """Adapters, validated on their own for the same reason."""
-    if value is None:
-        return None
-    from zerocalc.spec.lora import read_lora
-
-    return read_lora(value)
+    return None if value is None else spec.lora.read_lora(value)
 
 
 def _read_quantised(value: Any) -> Any:
-    """A format of quantised weights, or its preset's name; validated on its own as the stack is."""
+    """A format of quantised weights, or its preset's name."""
     if value is None:
         return None
-    from zerocalc.spec.quantisation import Quantisation, read_quantisation
-
-    try:
-        return Quantisation.model_validate(read_quantisation(value))
-    except ValidationError as error:
-        path, text = explain(error)
-        raise FieldError(f"model.quantised.{path}" if path else "model.quantised", text) from None
+    part = spec.quantisation
+    return read_part("model.quantised", part.Quantisation, part.read_quantisation(value))
 
 
+# Parts that are validated on their own, so that a job without them is not slowed by their classes.
 if TYPE_CHECKING:
-    from zerocalc.spec.lora import Lora
-    from zerocalc.spec.quantisation import Quantisation
-    from zerocalc.spec.stack import ModuleSpec, Stack
-
-    OptionalStack = Stack | None
-    OptionalQuantisation = Quantisation | None
-    OptionalLora = Lora | None
+    OptionalStack = spec.stack.Stack | None
+    OptionalQuantisation = spec.quantisation.Quantisation | None
+    OptionalLora = spec.lora.Lora | None
 else:
     OptionalStack = Annotated[Any, BeforeValidator(_read_stack)]
     OptionalQuantisation = Annotated[Any, BeforeValidator(_read_quantised)]
     OptionalLora = Annotated[Any, BeforeValidator(_read_lora)]
 
-GPT2_DROPOUT = 0.1
-"""GPT-2's residual, embedding and attention dropout (openai/gpt-2; config.json of the gpt2
-checkpoints).
-"""
-GPT2_VOCAB = 50257
-GPT2_POSITIONS = 1024
-LLAMA_VOCAB = 32000
-FFN_FACTOR = 4
-"""[ZeRO], [SP]: the MLP is four hidden sizes wide."""
-LLAMA_FFN_MULTIPLE = 256
-"""Llama's reference code rounds two thirds of 4·hidden up to a multiple of this."""
-
-DIMENSIONS = (
-    *("kind", "layers", "hidden", "heads", "kv_heads", "head_dim", "ffn", "vocab", "positions"),
-    *("tied_embeddings", "qkv_bias", "out_bias", "mlp_bias", "qk_norm", "dropout", "activation"),
-)
-REQUIRED = ("layers", "hidden", "heads")
 WITH_SCORES = frozenset({"attention", "mla"})
 """Modules of a stack that compare each token with all others, head by head."""
 
@@ -179,7 +135,7 @@ class Model(Spec):
             if shared := module.size("shared_ffn"):
                 yield shared, False
 
-    def _modules(self) -> "Iterator[ModuleSpec]":
+    def _modules(self) -> "Iterator[spec.stack.ModuleSpec]":
         """The modules of one layer of each group; none where no stack is written out."""
         for group in self.stack.groups if self.stack is not None else ():
             yield from group.modules
@@ -226,16 +182,12 @@ class Model(Spec):
         if not isinstance(data, dict):
             return data
         if data.get("lora") is not None:
-            from zerocalc.spec.lora import with_targets
-
-            data = {
-                **data,
-                "lora": with_targets(data["lora"], data.get("family") or data.get("kind")),
-            }
+            family = data.get("family") or data.get("kind")
+            data = {**data, "lora": spec.lora.with_targets(data["lora"], family)}
         given = {key for key in DIMENSIONS if data.get(key) is not None}
         if data.get("params") is not None or data.get("stack") is not None or not given:
             return data
-        new, assumed = _filled(data)
+        new, assumed = filled_in(data)
         if not new or not all(
             isinstance(data.get(key, ()), (list, tuple)) for key in ("assumed", "filled")
         ):
@@ -324,98 +276,6 @@ class Model(Spec):
                 "model.dropout",
                 f"{self.dropout} is for kind gpt2; kind llama trains without dropout",
             )
-
-
-def only_given(data: dict[str, Any], fields: tuple[str, ...] = DIMENSIONS) -> dict[str, Any]:
-    """A model's table without what was filled in of some fields and the words for it; validation
-    fills it in anew.
-    """
-    filled = data.get("filled")
-    if (
-        not filled
-        or not isinstance(filled, (list, tuple))
-        or not all(isinstance(field, str) for field in filled)
-    ):
-        return data
-    kept = {key: value for key, value in data.items() if not (key in filled and key in fields)}
-    kept["filled"] = [field for field in filled if field not in fields]
-    lines = data.get("assumed")
-    if isinstance(lines, (list, tuple)):
-        said = (*_filled(kept)[1], positions_for(data.get("positions")))
-        kept["assumed"] = [line for line in lines if line not in said]
-    return kept
-
-
-def positions_for(tokens: object) -> str:
-    """The words for learned positions that follow from the sequence length."""
-    return f"{tokens:,} learned positions (the sequence length)" if isinstance(tokens, int) else ""
-
-
-def _filled(data: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """The architecture's missing dimensions, from its kind, and what is a guess among them, in
-    words.
-    """
-    out: dict[str, Any] = {}
-    assumed: list[str] = []
-
-    def fill(key: str, value: Any, words: str | None = None) -> None:
-        if data.get(key) is None:
-            out[key] = value
-            if words:
-                assumed.append(words)
-
-    def whole(key: str) -> int | None:
-        """A dimension if it reads as one; a wrong one is reported by its own field's validation."""
-        from zerocalc.quantities import parse_whole
-
-        try:
-            return parse_whole(data.get(key))
-        except ValueError:
-            return None
-
-    fill(
-        "kind",
-        DEFAULT_KIND,
-        "kind gpt2 (LayerNorm, learned positions, plain MLP); --kind llama for gated MLPs "
-        "and RMSNorm",
-    )
-    llama = data.get("kind", DEFAULT_KIND) == "llama"
-    hidden, heads = whole("hidden"), whole("heads")
-    fill("kv_heads", heads)
-    if hidden and heads and hidden % heads == 0:
-        fill("head_dim", hidden // heads)
-    if hidden and llama:
-        two_thirds = 2 * FFN_FACTOR * hidden // 3
-        ffn = -(-two_thirds // LLAMA_FFN_MULTIPLE) * LLAMA_FFN_MULTIPLE
-        fill(
-            "ffn",
-            ffn,
-            f"ffn {ffn:,} (2/3 of 4·hidden, rounded up to {LLAMA_FFN_MULTIPLE}, as Llama's "
-            "code does)",
-        )
-    elif hidden:
-        fill("ffn", FFN_FACTOR * hidden)
-    vocab = LLAMA_VOCAB if llama else GPT2_VOCAB
-    fill("vocab", vocab, f"vocabulary {vocab:,} ({'Llama 2' if llama else 'GPT-2'}'s)")
-    if not llama:
-        fill("positions", GPT2_POSITIONS, f"{GPT2_POSITIONS:,} learned positions (GPT-2's)")
-    fill(
-        "tied_embeddings",
-        not llama,
-        "embedding and head tied (GPT-2's way)"
-        if not llama
-        else "embedding and head untied (Llama's way)",
-    )
-    for bias in ("qkv_bias", "out_bias", "mlp_bias"):
-        fill(bias, not llama)
-    fill("qk_norm", False)
-    fill("activation", "silu" if llama else "gelu_new")
-    fill(
-        "dropout",
-        0.0 if llama else GPT2_DROPOUT,
-        None if llama else f"dropout {GPT2_DROPOUT} and biases everywhere (GPT-2's)",
-    )
-    return out, assumed
 
 
 class Dimensions:

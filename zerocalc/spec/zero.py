@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BeforeValidator, StrictBool, field_validator, model_validator
 
 from zerocalc.quantities import Count, Fraction, Whole, parse_count, shown
-from zerocalc.spec.base import FieldError, Spec
+from zerocalc.spec.base import FieldError, Spec, items
 from zerocalc.spec.recipe import FloatDtype
 
 STAGES = (0, 1, 2, 3)
@@ -121,15 +121,8 @@ class Zero(Spec):
         """One stage, a list of them, or text such as ``1,3``."""
         if value is None:
             return None
-        parts = (
-            value.split(",")
-            if isinstance(value, str)
-            else list(value)
-            if isinstance(value, (list, tuple))
-            else [value]
-        )
         stages = []
-        for part in parts:
+        for part in items(value):
             text = part.strip() if isinstance(part, str) else part
             if (
                 isinstance(text, bool)

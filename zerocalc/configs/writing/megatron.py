@@ -6,7 +6,7 @@ Read against megatron-core 0.16.1 and Megatron-LM's training/arguments.py.
 from __future__ import annotations
 
 from zerocalc.configs.recipes import WITH_MASTER_WEIGHTS, recognised
-from zerocalc.configs.writing import Exported, batch_of, remarks_on
+from zerocalc.configs.writing.common import Exported, batch_of, fields, no_recipe, remarks_on
 from zerocalc.spec.base import FieldError
 from zerocalc.spec.job import Job
 from zerocalc.spec.model import Model, dimensions
@@ -16,29 +16,10 @@ VOCABULARY_MULTIPLE = 128
 """--make-vocab-size-divisible-by."""
 IMPLEMENTATIONS = {"megatron": "local", "megatron-te": "transformer_engine"}
 """--transformer-impl by our name for the layers."""
-HELD = frozenset(
-    {
-        "training.seq",
-        "training.micro_batch",
-        "training.accumulation",
-        "training.recompute",
-        "training.recompute_every",
-        "training.recompute_modules",
-        "training.attention",
-        "parallel.tp",
-        "parallel.pp",
-        "parallel.cp",
-        "parallel.ep",
-        "parallel.etp",
-        "parallel.interleave",
-        "parallel.sequence_parallel",
-        "parallel.first_stage_layers",
-        "parallel.last_stage_layers",
-        "zero.reduce_dtype",
-        "zero.overlap_comm",
-        "zero.shard_group",
-        "zero.partition_activations",
-    }
+HELD = fields(
+    training="seq micro_batch accumulation recompute recompute_every recompute_modules attention",
+    parallel="tp pp cp ep etp interleave sequence_parallel first_stage_layers last_stage_layers",
+    zero="reduce_dtype overlap_comm shard_group partition_activations",
 )
 """Fields that flags of Megatron-LM hold."""
 BACKENDS = {"flash": "flash", "eager": "unfused"}
@@ -101,7 +82,7 @@ def write(job: Job, stage: int) -> Exported:
 def _precision(job: Job) -> list[tuple[str, object]]:
     found = recognised(WITH_MASTER_WEIGHTS, job.recipe)
     if found is None or found[0] not in ("AdamW", "SGD with momentum", "SGD"):
-        raise FieldError("recipe", f"{job.recipe.name} is none that Megatron-LM's flags stand for")
+        raise no_recipe(job, "Megatron-LM's flags stand")
     optimizer, compute, kept = found
     gradients = kept or compute
     if job.reduce_dtype != gradients:

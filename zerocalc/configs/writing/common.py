@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from zerocalc.spec.base import FieldError
 from zerocalc.spec.job import Job
 
 
@@ -21,9 +22,35 @@ def batch_of(job: Job) -> int:
     return job.training.micro_batch * job.training.accumulation * job.dp
 
 
-ASKED_ONLY = frozenset(
-    {"zero.stage", "training.kernel_efficiency", "training.tokens", "parallel.pipeline_stage"}
-)
+def fields(**parts: str) -> frozenset[str]:
+    """The paths of fields of a Job, part by part.
+
+    >>> sorted(fields(parallel="tp cp", zero="stage"))
+    ['parallel.cp', 'parallel.tp', 'zero.stage']
+    """
+    return frozenset(f"{part}.{name}" for part, names in parts.items() for name in names.split())
+
+
+def no_recipe(job: Job, words: str, instead: str = "") -> FieldError:
+    """The error to raise for a recipe that ``words`` of a configuration do not stand for."""
+    return FieldError("recipe", f"{job.recipe.name} is none that {words} for{instead}")
+
+
+def data_parallel_shards(job: Job) -> int:
+    """Ranks that share a sharded tensor, of which the context-parallel ones are no data-parallel
+    ones. Raises `FieldError` where they do not go into each other.
+    """
+    cp = job.parallel.cp
+    if job.shards % cp:
+        raise FieldError(
+            "zero.shard_group",
+            f"{job.shards} is not divisible by the context-parallel degree {cp}, whose "
+            "ranks share shards",
+        )
+    return job.shards // cp
+
+
+ASKED_ONLY = fields(zero="stage", training="kernel_efficiency tokens", parallel="pipeline_stage")
 """Fields that are questions to zerocalc and say nothing of how a job runs; the stage is the one
 that is written.
 """

@@ -14,8 +14,7 @@ from zerocalc.configs.recipes import (
     WITHOUT_MASTER_WEIGHTS,
     recognised,
 )
-from zerocalc.configs.writing import Exported, remarks_on
-from zerocalc.spec.base import FieldError
+from zerocalc.configs.writing.common import Exported, fields, no_recipe, remarks_on
 from zerocalc.spec.job import Job
 
 FRAMEWORK = "fsdp2"
@@ -65,19 +64,11 @@ def write(job: Job, stage: int) -> Exported:
     return Exported(text, (*remarks_on(job, HELD), *_beside(job)))
 
 
-HELD = frozenset(
-    {
-        "zero.offload_optimizer",
-        "zero.offload_params",
-        "zero.secondary_group",
-        "training.recompute",
-        "training.recompute_every",
-        "parallel.tp",
-        "parallel.cp",
-        "zero.reduce_dtype",
-        "zero.shard_group",
-        "zero.defer_grad_sync",
-    }
+HELD = fields(
+    training="recompute recompute_every",
+    parallel="tp cp",
+    zero="offload_optimizer offload_params secondary_group reduce_dtype shard_group "
+    "defer_grad_sync",
 )
 """Fields that the function holds, or that `_beside` speaks of."""
 CHECKPOINT_IMPORT = (
@@ -123,9 +114,7 @@ def _precision(job: Job) -> tuple[list[str], str]:
                 ", mp_policy=policy",
             )
         )
-    raise FieldError(
-        "recipe", f"{job.recipe.name} is none that FSDP2's MixedPrecisionPolicy stands for"
-    )
+    raise no_recipe(job, "FSDP2's MixedPrecisionPolicy stands")
 
 
 def _recomputation(job: Job) -> list[str]:
