@@ -1,5 +1,5 @@
-"""The tensors of a model in the orders in which frameworks meet them: as the model lists them, as its
-modules are called, and as their gradients arrive.
+"""The tensors of a model in the orders in which frameworks meet them: as the model lists them, as
+its modules are called, and as their gradients arrive.
 """
 
 from __future__ import annotations
