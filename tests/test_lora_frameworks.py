@@ -223,7 +223,7 @@ def test_deepspeed_keeps_small_matrices_of_adapters_whole_and_makes_gradients_of
         4 * 4096 + 2 * (4096 + 1024) + 3 * 4096
     )  # of the MLP's matrices only three are 16 by 4096
     assert terms["persistent parameters"] == 2 * small
-    assert terms["gradient in the making"] == 2 * 16 * 14336
+    assert terms["gradient being computed"] == 2 * 16 * 14336
 
 
 def test_a_framework_that_casts_adapters_says_so() -> None:

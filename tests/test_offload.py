@@ -23,7 +23,7 @@ from zerocalc.sharding.rank import rank
 FILE = json.loads((Path(__file__).parent / "data" / "offload_runs.json").read_text("utf-8"))
 RUNS: list[dict[str, Any]] = FILE["runs"]
 MOMENT_ROWS = ("first moment", "second moment")
-WINDOWS = {"live parameters", "gradient in the making", "fp32 gradients of a sub-group"}
+WINDOWS = {"live parameters", "gradient being computed", "fp32 gradients of a sub-group"}
 """What comes and goes between the moments that were recorded."""
 
 

@@ -141,11 +141,8 @@ def zero_2(step: Step) -> None:
     bucket = buckets.hold(copies=2 if step.overlaps else 1)
     waiting, flat = buckets.hold_unreduced(), buckets.hold_flat_copy()
     computed = None
-    if in_fp32:
+    if in_fp32 or step.zero.offload_optimizer != "none":
         computed = hold_gradient_being_computed(step)
-    elif step.zero.offload_optimizer != "none":
-        name = "gradient being computed"
-        computed = step.hold(name, "buffers", rank.part("tensor"), "compute")
     step.compute_last_layer_backward()
     accumulated = accumulated or (hold_accumulated(step) if in_fp32 else None)
     beyond = None if in_fp32 else hold_beyond_share(step)
@@ -154,8 +151,8 @@ def zero_2(step: Step) -> None:
     reduce_gradients(step, buckets)
     if step.accumulates:  # the sum is in CPU memory: each micro-batch but the first one adds to it
         touched = max(touched_elements(step.job, rank))
-        offload.copy_gradients("down", "compute", step.micro_batches, touched)
-        offload.copy_gradients("up", "compute", step.micro_batches - 1, touched)
+        offload.copy_gradients("down", "weights", step.micro_batches, touched)
+        offload.copy_gradients("up", "weights", step.micro_batches - 1, touched)
     offload.copy_gradients("down", "fp32", 1)
 
     update_share(step)
@@ -172,10 +169,11 @@ def once_a_step(step: Step) -> Order:
 
 
 def sharded_as(job: Job, stage: int) -> int:
-    """As stage 2, which frees what other ranks own as soon as it is reduced, stage 1 does where
-    reduction overlaps backward and nothing accumulates.
+    """Stage 1 is sharded as stage 2, which frees gradients that other ranks own, where reduction
+    overlaps backward and nothing accumulates.
     """
-    early = job.overlaps(stage) and job.training.accumulation == 1
+    in_fp32 = job.zero.grad_accum_dtype == "fp32"
+    early = job.overlaps(stage) and job.training.accumulation == 1 and not in_fp32
     return 2 if stage == 1 and early else stage
 
 
@@ -246,17 +244,21 @@ def hold_for_offloading(step: Step, offload: Offload) -> Term | None:
     if step.zero.offload_optimizer == "none":
         return None
     rank, tier = step.rank, offload.tiers["optimizer"]
-    trained, shards, largest = rank.part("trainable"), rank.shards, rank.part("tensor")
+    trained, shards, largest = (
+        rank.part("trainable"),
+        rank.shards,
+        rank.part("tensor", trained=True),
+    )
     offload.hold(
         *("fp32 gradients", "gradients", trained, "fp32"), tier=tier, shards=shards, pinned="whole"
     )
     offload.hold(
         "weights to be copied", "buffers", trained, "gather", shards=shards, pinned="whole"
     )
-    offload.hold("gradient to be copied", "buffers", largest, "compute", pinned="whole")
+    offload.hold("gradient to be copied", "buffers", largest, "weights", pinned="whole")
     if step.stage == 2 and step.accumulates:
-        offload.hold_touched("gradients added up", "buffers", "compute")
-    return step.hold("gradient to be added up", "buffers", largest, "compute")
+        offload.hold_touched("gradients added up", "buffers", "weights")
+    return step.hold("gradient to be added up", "buffers", largest, "weights")
 
 
 PROGRAM = Program(

@@ -57,8 +57,8 @@ def zero_3(step: Step) -> None:
     step.free(computed, persistent)
     reduce_gradients(step)
     if step.zero.offload_optimizer != "none":  # the sum over micro-batches is in CPU memory
-        offload.copy_gradients("down", "compute", step.micro_batches)
-        offload.copy_gradients("up", "compute", step.micro_batches)
+        offload.copy_gradients("down", "weights", step.micro_batches)
+        offload.copy_gradients("up", "weights", step.micro_batches)
         offload.copy_gradients("down", "fp32", 1)
 
     step.update()
@@ -102,7 +102,7 @@ def hold_for_offloading(step: Step, offload: Offload) -> None:
     trained, sub_group = rank.part("trainable"), zero.sub_group_size
     if zero.offload_optimizer != "none":
         offload.hold(
-            "gradient buffer", "buffers", trained, "compute", shards=shards, pinned="whole"
+            "gradient buffer", "buffers", trained, "weights", shards=shards, pinned="whole"
         )
         offload.hold(
             "fp32 gradients",

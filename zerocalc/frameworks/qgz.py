@@ -11,6 +11,7 @@ from typing import TypeVar
 
 from zerocalc.formulas.formula import ceil_div
 from zerocalc.frameworks.step import Step
+from zerocalc.schedule import Op
 from zerocalc.sharding.call_order import listed_whole
 from zerocalc.traffic.groups import PACKED, hops
 
@@ -22,26 +23,22 @@ def reduce_in_two_hops(step: Step) -> None:
     """Each matrix in two all-to-alls, each followed by one of its scales; what has one dimension,
     or does not divide, is reduce-scattered.
     """
-    shards, calls = step.rank.shards, step.reductions
-    scattered: dict[int, int] = {}
-    hop_by_hop: dict[tuple[str, str, int, int, int], int] = {}
+    shards, reduced = step.rank.shards, step.dtype("reduce")
+    calls: dict[tuple[Op, str, str, int, int, int], int] = {}
     for shape, count in _shapes(step).items():
         elements = math.prod(shape)
         if len(shape) == 1 or elements % (PACKED * shards):
-            _count(scattered, ceil_div(elements, shards) * shards, count)
+            whole = ceil_div(elements, shards) * shards
+            _count(calls, ("reduce_scatter", "gradients", reduced, whole, shards, 1), count)
             continue
         scales = max(shape[0], shape[1], shards)
         for ranks, apart, part in hops(step.job, shards):
-            packed = elements // PACKED // part
-            _count(hop_by_hop, ("gradients", "int8", packed, ranks, apart), count)
-            amount = scales // part
-            _count(hop_by_hop, ("scales of gradients", "fp32", amount, ranks, apart), count)
-    dtype = step.dtype("reduce")
-    for size, count in scattered.items():
-        step.send(step.link(shards), "reduce_scatter", "gradients", dtype, size, count * calls)
-    for (what, dtype, size, ranks, apart), count in hop_by_hop.items():
+            packed, own = elements // PACKED // part, scales // part
+            _count(calls, ("all_to_all", "gradients", "int8", packed, ranks, apart), count)
+            _count(calls, ("all_to_all", "scales of gradients", "fp32", own, ranks, apart), count)
+    for (op, what, dtype, size, ranks, apart), count in calls.items():
         over = step.link(ranks, apart=apart)
-        step.send(over, "all_to_all", what, dtype, size, count * calls)
+        step.send(over, op, what, dtype, size, count * step.reductions)
 
 
 def _shapes(step: Step) -> dict[Shape, int]:
