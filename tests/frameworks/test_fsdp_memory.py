@@ -9,12 +9,13 @@ from typing import Any
 import pytest
 
 from zerocalc import Job, estimate, presets
+from zerocalc.ledger import Moment
 
 FILE = json.loads(
     (Path(__file__).parents[1] / "data" / "fsdp_memory.json").read_text(encoding="utf-8")
 )
 RUNS: list[dict[str, Any]] = FILE["runs"]
-PHASES = {
+PHASES: dict[str, tuple[Moment, ...]] = {
     "forward": ("forward",),
     "backward": ("loss", "backward_start", "backward_end"),
     "step": ("step",),
