@@ -19,7 +19,7 @@ from zerocalc.model.build import architecture
 from zerocalc.model.counting import count_parameters
 from zerocalc.model.module import layout
 from zerocalc.results import Estimate
-from zerocalc.schedule import VOLUME_FACTOR, Collective
+from zerocalc.schedule import OPERATIONS, Collective
 from zerocalc.spec.cluster import Cluster
 from zerocalc.spec.job import Job
 from zerocalc.spec.model import Model
@@ -180,7 +180,7 @@ def _partitioned(shape: dict[str, int]) -> Fraction:
 
 def _per_token(collectives: list[Collective], shape: dict[str, int]) -> Fraction:
     elements = sum(
-        VOLUME_FACTOR.get(c.op, 1) * c.tensor_bytes // DTYPE_BYTES[c.dtype] * c.count
+        OPERATIONS[c.op].volume * c.tensor_bytes // DTYPE_BYTES[c.dtype] * c.count
         for c in collectives
     )
     return Fraction(

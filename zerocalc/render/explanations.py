@@ -12,7 +12,7 @@ from zerocalc.quantities import byte_unit, figure, format_multiple
 from zerocalc.render.console import columns, emit, labelled
 from zerocalc.render.plans import header, parameters_of
 from zerocalc.results import Figure, Plan, TimePart, display_name
-from zerocalc.schedule import NETWORK_FABRICS, VOLUME_FACTOR, Collective, Placement
+from zerocalc.schedule import NETWORK_FABRICS, OPERATIONS, Collective, Placement
 from zerocalc.sources import PAPERS, cited
 from zerocalc.spec.cluster import Cluster
 
@@ -201,7 +201,7 @@ def _volume(explanation: Explanation) -> Text:
     parameters.
     """
     parts = [
-        f"{VOLUME_FACTOR.get(c.op, 1)}·{c.count:,}·{c.tensor_bytes:,} bytes of {c.dtype}"
+        f"{OPERATIONS[c.op].volume}·{c.count:,}·{c.tensor_bytes:,} bytes of {c.dtype}"
         for c in explanation.collectives
         if c.group == "dp"
     ]
