@@ -90,7 +90,7 @@ def _name(run: dict[str, Any]) -> str:
 FAMILIES = Path(__file__).parents[2] / "presets" / "families"
 MIXERS = json.loads((DATA / "family_mixers.json").read_text("utf-8"))["rows"]
 UNMEASURED: set[str] = set()
-"""Families that claim to know what their layers keep and have no measured row: none may be added."""
+"""Families that claim to know what their layers keep, and have no measured row: add none."""
 
 
 def test_a_family_that_claims_activations_was_measured() -> None:
