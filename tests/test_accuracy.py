@@ -96,9 +96,9 @@ taken (0.55 / 0.44 = 1.25). Low: what interleaving saves is not printed, and non
 [SP] table 5, seconds: 0.55 is what its largest models reach over whole steps, to which the bubble
 and exposed traffic, up to a quarter of a step, are added again.
 
-llm-foundry, MFU: low: layers are taken to be recomputed in full, 4/3 of the FLOPs, wherever its
-page says that checkpointing is on, and kernels of large matrices reach 0.6 of the peak
-(3/4 · 0.55 / 0.6 = 0.69). High: models of 1B and less have matrices that reach 0.42 (0.55 / 0.42).
+llm-foundry, MFU: low: wherever its page says that checkpointing is on, all layers are taken to be
+recomputed in full, 4/3 of the FLOPs, and kernels of large matrices reach 0.6 of the peak
+(3/4 · 0.55 / 0.6 = 0.69). High: matrices of models of 1B and less reach 0.42 (0.55 / 0.42 = 1.3).
 """
 LONG = "FlashAttention-2 reaches some 35 % of an H100's peak (arXiv 2407.08608, abstract); long sequences"
 SMALL = "matrices of hidden size 768 and 1,536"
