@@ -100,11 +100,9 @@ llm-foundry, MFU: low: wherever its page says that checkpointing is on, all laye
 recomputed in full, 4/3 of the FLOPs, and kernels of large matrices reach 0.6 of the peak
 (3/4 · 0.55 / 0.6 = 0.69). High: matrices of models of 1B and less reach 0.42 (0.55 / 0.42 = 1.3).
 """
-LONG = "FlashAttention-2 reaches some 35 % of an H100's peak (arXiv 2407.08608, abstract); long sequences"
+LONG = "attention: FlashAttention-2 reaches 35 % of an H100's peak (arXiv 2407.08608)"
 SMALL = "matrices of hidden size 768 and 1,536"
-SLOW = (
-    "ZeRO-3 at few sequences a GPU waits for 16 GB/s a node, a twelfth of its cards: not explained"
-)
+SLOW = "ZeRO-3 waits for 16 GB/s a node, a twelfth of what its cards send: not explained"
 FAR = {
     ("[Meg] table 2", "ZeRO-3 174.6B, 384 GPUs, 4 a GPU"): (0.168, SLOW),
     ("[Meg] table 2", "ZeRO-3 174.6B, 768 GPUs, 2 a GPU"): (0.802, SLOW),
