@@ -42,6 +42,7 @@ def _script() -> ModuleType:
 ACCURACY = _script()
 RUNS = list(ACCURACY.runs())
 LOSSES = list(ACCURACY.losses())
+STEPS = list(ACCURACY.throughput.steps())
 
 
 def test_the_page_is_not_stale() -> None:
@@ -82,16 +83,56 @@ def test_each_of_simumax_runs_is_met() -> None:
     assert max(ACCURACY.public_runs.errors()["SimuMax B200", "peak"]) <= 0.03
 
 
-@pytest.mark.parametrize(
-    ("source", "most"),
-    [("[Meg] table 1", 0.22), ("[SP] table 5", 0.27), ("llm-foundry, a100 40gb", 0.41)],
-)
-def test_steps_take_about_so_long(source: str, most: float) -> None:
-    """One efficiency for all sizes of model: no more is claimed than the page shows."""
-    assert (
-        max(abs(step.error) for step in ACCURACY.throughput.steps() if step.source == source)
-        <= most
-    )
+BETWEEN = {
+    "[Meg] table 1": (-0.20, 0.25),
+    "[SP] table 5": (-0.10, 0.30),
+    "llm-foundry": (-0.32, 0.30),
+}
+"""How far steps may be off, by source: one efficiency of kernels is taken for all sizes of model.
+
+[Meg] table 1, throughput: its smallest model reaches 0.44 of the peak over whole steps, 0.55 is
+taken (0.55 / 0.44 = 1.25). Low: what interleaving saves is not printed, and none is taken.
+
+[SP] table 5, seconds: 0.55 is what its largest models reach over whole steps, to which the bubble
+and exposed traffic, up to a quarter of a step, are added again.
+
+llm-foundry, MFU: low: wherever its page says that checkpointing is on, all layers are taken to be
+recomputed in full, 4/3 of the FLOPs, and kernels of large matrices reach 0.6 of the peak
+(3/4 · 0.55 / 0.6 = 0.69). High: matrices of models of 1B and less reach 0.42 (0.55 / 0.42 = 1.3).
+"""
+LONG = "attention: FlashAttention-2 reaches 35 % of an H100's peak (arXiv 2407.08608)"
+SMALL = "matrices of hidden size 768 and 1,536"
+SLOW = "ZeRO-3 waits for 16 GB/s a node, a twelfth of what its cards send: not explained"
+FAR = {
+    ("[Meg] table 2", "ZeRO-3 174.6B, 384 GPUs, 4 a GPU"): (0.168, SLOW),
+    ("[Meg] table 2", "ZeRO-3 174.6B, 768 GPUs, 2 a GPU"): (0.802, SLOW),
+    ("[Meg] table 2", "ZeRO-3 174.6B, 1536 GPUs, 1 a GPU"): (1.904, SLOW),
+    ("[Meg] table 2", "ZeRO-3 529.6B, 640 GPUs, 4 a GPU"): (0.228, SLOW),
+    ("[Meg] table 2", "ZeRO-3 529.6B, 1120 GPUs, 2 a GPU"): (0.678, SLOW),
+    ("[Meg] table 2", "ZeRO-3 529.6B, 2240 GPUs, 1 a GPU"): (2.045, SLOW),
+    ("llm-foundry, h100 80gb", "3b, 8 h100_80gb, s 65536, b 1, recomputed"): (0.318, LONG),
+    ("llm-foundry, h100 80gb", "1b, 8 h100_80gb, s 65536, b 1, recomputed"): (0.342, LONG),
+    ("llm-foundry, h100 80gb", "1b, 8 h100_80gb, s 32768, b 1"): (0.400, LONG),
+    ("llm-foundry, h100 80gb", "1b, 8 h100_80gb, s 16384, b 2"): (0.333, LONG),
+    ("llm-foundry, h100 80gb", "760m, 8 h100_80gb, s 32768, b 1"): (0.474, LONG),
+    ("llm-foundry, h100 80gb", "760m, 8 h100_80gb, s 16384, b 3"): (0.399, LONG),
+    ("llm-foundry, h100 80gb", "760m, 8 h100_80gb, s 8192, b 6"): (0.347, LONG),
+    ("llm-foundry, h100 80gb", "760m, 8 h100_80gb, s 4096, b 12"): (0.310, SMALL),
+    ("llm-foundry, h100 80gb", "760m, 8 h100_80gb, s 2048, b 24"): (0.344, SMALL),
+    ("llm-foundry, a100 40gb", "125m, 128 a100_40gb, s 2048, b 26"): (0.404, SMALL),
+    ("llm-foundry, a100 40gb", "125m, 32 a100_40gb, s 2048, b 26"): (0.373, SMALL),
+}
+"""Steps that are further off, all of [Meg] table 2 among them: today's error, and what is known."""
+
+
+@pytest.mark.parametrize("source", sorted({step.source for step in STEPS}))
+def test_steps_take_about_so_long(source: str) -> None:
+    """All but the named ones are within bounds that have a reason; those are as far off as said."""
+    low, high = BETWEEN.get(source.partition(",")[0], (0.0, 0.0))
+    steps = [step for step in STEPS if step.source == source]
+    off = {(source, step.name): step.error for step in steps if not low <= step.error <= high}
+    known = {row: error for row, (error, _) in FAR.items() if row[0] == source}
+    assert off == pytest.approx(known, abs=0.0006)
 
 
 def test_what_fitted_fits() -> None:

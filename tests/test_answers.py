@@ -16,8 +16,8 @@ import pytest
 from tests.running import refused, run, run_line
 from zerocalc import load_model
 from zerocalc.answers import changes, suggestions
-from zerocalc.estimator import estimate_with_assumptions
-from zerocalc.results import Estimate
+from zerocalc.estimator import estimate, estimate_with_assumptions
+from zerocalc.results import Estimate, cheapest
 from zerocalc.sharding.rank import Share
 from zerocalc.spec.job import Job
 
@@ -88,6 +88,27 @@ def test_fewest_gpus_are_fewest() -> None:
     assert gpus % 8 == 0
     fewer = json.loads(run_line(f"plan --params 10T --gpus {gpus - 8} --gpu h100-80g --json").out)
     assert fewer["verdict"] == "does_not_fit"
+
+
+@pytest.mark.parametrize("gpus", [1, 8])
+def test_of_stages_that_send_the_same_the_one_that_shards_least_is_cheapest(gpus: int) -> None:
+    """The paper's stages 0 to 2 send 2Ψ, stage 3 sends 3Ψ ([ZeRO] §7); one GPU sends nothing."""
+    job = Job.model_validate({"model": {"params": "1B"}, "cluster": {"gpus": gpus}})
+    every = [estimate(job, stage) for stage in (3, 2, 1, 0)]
+    for last in range(1, 5):
+        assert cheapest(every[:last]) is cheapest(every[:last][::-1]) is every[last - 1]
+
+
+def test_a_stage_that_sends_less_is_cheaper_than_one_that_shards_less() -> None:
+    """DeepSpeed's stage 3 keeps what it gathered of a small model and reduce-scatters, where its
+    stage 1 reduces all gradients and gathers all weights.
+    """
+    job = Job.model_validate(
+        {"model": "pythia-1.4b", "cluster": {"gpus": 8}, "framework": "deepspeed"}
+    )
+    one, three = estimate(job, 1), estimate(job, 3)
+    assert three.communication.sent_bytes_per_gpu < one.communication.sent_bytes_per_gpu
+    assert cheapest([one, three]) is cheapest([three, one]) is three
 
 
 def test_a_search_for_suggestions_is_short(monkeypatch: pytest.MonkeyPatch) -> None:

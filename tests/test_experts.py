@@ -117,6 +117,20 @@ def test_four_all_to_alls_a_layer_and_micro_batch_six_with_recomputation(
     assert sum(c.sent_bytes for c in every) == calls * 32 * 3 * one * 7 // 8
 
 
+@pytest.mark.parametrize("tp", [2, 4])
+def test_a_rank_sends_only_the_tokens_that_it_has(tp: int) -> None:
+    """Sequence parallelism leaves a rank 1/tp of them; what an expert's ranks gather is as many for
+    each of them.
+    """
+    tokens = 2 * 4096 // tp * 4096 * 2  # experts a token, tokens, hidden, bytes
+    every = sent(job(64, tp=tp, ep=4, etp=2), "ep", "etp")
+    assert {(c.group, c.op, c.tensor_bytes) for c in every} == {
+        ("ep", "all_to_all", tokens),
+        ("etp", "all_gather", 2 * tokens),
+        ("etp", "reduce_scatter", 2 * tokens),
+    }
+
+
 def test_experts_divided_as_the_rest_and_not_dealt_are_as_without() -> None:
     assert plain(estimate(job(tp=2, ep=1, etp=2), 1)) == plain(estimate(job(tp=2), 1))
 

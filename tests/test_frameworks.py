@@ -113,6 +113,35 @@ STAGES = [
 ]
 
 
+TEMPORARIES = {
+    (framework, stage)
+    for framework, stage in STAGES
+    if framework in {"fsdp1", "fsdp2", "torchtitan", "torch-ddp"}
+}
+"""Trained by PyTorch's own AdamW, whose foreach form makes one tensor as large as the weights that
+it updates (torch, optim/adam.py: _multi_tensor_adam).
+"""
+
+
+@pytest.mark.parametrize(("framework", "stage"), STAGES)
+def test_the_optimizers_temporaries_are_as_large_as_the_weights_it_updates(
+    framework: str, stage: int
+) -> None:
+    job = {
+        "model": TOY,
+        "cluster": {"gpus": 8},
+        "framework": framework,
+        "training": {"seq": 128},
+        "zero": {"stage": stage},
+    }
+    terms = estimate(Job.model_validate(job)).memory.gpu.terms
+    temporary = [t for t in terms if t.name == "optimizer's temporaries"]
+    weights = sum(t.bytes for t in terms if t.kind == "weights")
+    assert [(t.bytes, t.moments) for t in temporary] == (
+        [(weights, ("step",))] if (framework, stage) in TEMPORARIES else []
+    )
+
+
 @pytest.mark.parametrize(("framework", "stage"), STAGES)
 @given(gpus=st.integers(1, 512), accumulation=st.integers(1, 4))
 def test_sums_and_a_group_of_one(framework: str, stage: int, gpus: int, accumulation: int) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import csv
 import math
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -264,6 +266,36 @@ def test_every_gpu_can_be_planned_for(gpu: str) -> None:
     usable = Gpu.model_validate(presets.load("gpus", gpu)).usable_bytes
     assert ("GiB" in ran.out) == (usable is not None) or usable is None
     assert usable is None or 10**9 < usable < 10**12
+
+
+with (Path(__file__).parent / "data" / "published" / "gpus.csv").open(encoding="utf-8") as file:
+    PUBLISHED_GPUS = {row["preset"]: row for row in csv.DictReader(file)}
+FIGURES = {
+    "bf16_dense_tflops": ("bf16_dense_flops_per_second", 10**12),
+    "memory_tb_per_second": ("memory_bytes_per_second", 10**12),
+    "scale_up_gb_per_second": ("scale_up_bytes_per_second", 10**9),
+    "host_gb_per_second": ("pcie_bytes_per_second", 10**9),
+    "usable_gib": ("usable_bytes", 2**30),
+}
+"""Columns of published figures: a preset's field and its unit."""
+
+
+@pytest.mark.parametrize("gpu", presets.names("gpus"))
+def test_a_gpus_figures_are_the_published_ones(gpu: str) -> None:
+    """To the digits that are printed. An empty cell is not published, or not for one direction."""
+    published = PUBLISHED_GPUS[gpu]
+    assert published["source"]
+    assert published["bf16_dense_tflops"]
+    preset = Gpu.model_validate(presets.load("gpus", gpu))
+    for column, (field, unit) in FIGURES.items():
+        if published[column]:
+            printed = Decimal(published[column])
+            half_a_digit = Decimal(1).scaleb(int(printed.as_tuple().exponent)) / 2
+            assert abs(Decimal(getattr(preset, field)) / unit - printed) <= half_a_digit, column
+
+
+def test_every_published_gpu_is_a_preset() -> None:
+    assert sorted(PUBLISHED_GPUS) == sorted(presets.names("gpus"))
 
 
 @pytest.mark.parametrize("model", presets.names("models"))

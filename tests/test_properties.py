@@ -34,7 +34,7 @@ from zerocalc.ledger import (
     term,
 )
 from zerocalc.results import Estimate
-from zerocalc.schedule import NETWORK_FABRICS, VOLUME_FACTOR, Collective
+from zerocalc.schedule import NETWORK_FABRICS, OPERATIONS, Collective
 from zerocalc.sharding.rank import rank
 from zerocalc.spec.job import Job
 from zerocalc.spec.recipe import DTYPE_BYTES
@@ -96,7 +96,7 @@ def test_every_total_is_the_sum_of_its_entries(job: Job) -> None:
             c.sent_bytes for c in traffic.collectives if c.fabric == "pcie"
         )
         moved = sum(
-            VOLUME_FACTOR.get(c.op, 1) * c.tensor_bytes * c.count // DTYPE_BYTES[c.dtype]
+            OPERATIONS[c.op].volume * c.tensor_bytes * c.count // DTYPE_BYTES[c.dtype]
             for c in data_parallel(answer)
         )
         assert traffic.volume_params == moved / rank(job).parameters

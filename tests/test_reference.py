@@ -15,7 +15,7 @@ import pytest
 
 from zerocalc.estimator import estimate
 from zerocalc.results import Estimate
-from zerocalc.schedule import VOLUME_FACTOR, Collective
+from zerocalc.schedule import OPERATIONS, Collective
 from zerocalc.sharding.rank import rank
 from zerocalc.spec.job import Job
 from zerocalc.spec.recipe import DTYPE_BYTES
@@ -38,7 +38,7 @@ def chosen(answer: Estimate, words: str) -> list[Collective]:
 def elements(collectives: list[Collective]) -> int:
     """Elements moved, an all-reduce twice."""
     return sum(
-        VOLUME_FACTOR.get(c.op, 1) * c.tensor_bytes * c.count // DTYPE_BYTES[c.dtype]
+        OPERATIONS[c.op].volume * c.tensor_bytes * c.count // DTYPE_BYTES[c.dtype]
         for c in collectives
     )
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.running import ROOT, run, shell
+from tests.running import ROOT, run, run_line, shell
 from tests.test_formula_text import ALL
 from zerocalc.render.plain import PLAIN, plain, plain_for
 
@@ -106,17 +106,22 @@ def test_greek_and_accents() -> None:
         f"{BARE} --format markdown",
     ],
 )
-def test_symbols_are_spelled_where_the_encoding_lacks_them(
-    encoding: str, line: str, tmp_path: Path
-) -> None:
-    file = tmp_path / "out"
-    assert shell(f"PYTHONIOENCODING={encoding} zerocalc {line} > {file}").err == ""
-    text = file.read_bytes().decode(encoding)
+def test_symbols_are_spelled_where_the_encoding_lacks_them(encoding: str, line: str) -> None:
+    ran = run_line(line, encoding=encoding)
+    assert ran.err == ""
+    text = ran.out
     assert "?" not in text.replace("?\n", "\n")  # questions end lines
     if encoding == "ascii":
         assert text.isascii()
         assert any(word in text for word in ("Psi", " ok", " x1 "))
     assert max(map(len, text.splitlines())) <= 80 or "markdown" in line
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "cp1252", "koi8-r"])
+def test_the_program_spells_them_too(encoding: str, tmp_path: Path) -> None:
+    file = tmp_path / "out"
+    assert shell(f"PYTHONIOENCODING={encoding} zerocalc {BARE} > {file}").err == ""
+    assert file.read_bytes().decode(encoding) == run_line(BARE, encoding=encoding).out
 
 
 def test_columns_stay_straight_in_ascii() -> None:

@@ -184,18 +184,19 @@ SPECS: dict[str, type[Spec]] = {
     "quantisations": Quantisation,
 }
 PRESETS = [(kind, preset) for kind in presets.KINDS for preset in presets.names(kind)]
-AT_LEAST = {
-    "models": 20,
-    "gpus": 25,
-    "nodes": 8,
-    "recipes": 15,
-    "frameworks": 1,
-    "implementations": 4,
-    "losses": 6,
-    "families": 100,
-    "quantisations": 8,
-    "papers": 1,
+COUNTED = {
+    "models": 105,
+    "gpus": 33,
+    "nodes": 16,
+    "recipes": 17,
+    "frameworks": 7,
+    "implementations": 8,
+    "losses": 8,
+    "families": 198,
+    "quantisations": 10,
+    "papers": 12,
 }
+"""Presets of each kind, exactly: one that is lost is seen, and one that is added is meant."""
 
 
 @pytest.mark.parametrize(
@@ -225,8 +226,8 @@ def test_preset_loads_and_has_a_source(kind: str, preset: str) -> None:
 
 
 @pytest.mark.parametrize("kind", presets.KINDS)
-def test_enough_presets(kind: str) -> None:
-    assert len(presets.names(kind)) >= AT_LEAST[kind]
+def test_no_preset_is_lost(kind: str) -> None:
+    assert len(presets.names(kind)) == COUNTED[kind]
 
 
 def test_every_file_of_a_kind_is_a_preset() -> None:
@@ -377,19 +378,18 @@ def test_public_names_exist_and_are_documented() -> None:
     assert (PACKAGE / "py.typed").is_file()
 
 
-def test_version_is_the_changelogs() -> None:
-    changes = (ROOT / "CHANGELOG.md").read_text("utf-8")
-    assert (
-        f"## [{zerocalc.__version__}]" in changes
-        or "## [Unreleased]" in changes
-        or "## Unreleased" in changes
-    )
-
-
 @pytest.mark.parametrize("file", SOURCES, ids=name)
 def test_every_module_and_formula_has_a_docstring(file: Path) -> None:
     tree = ast.parse(file.read_text("utf-8"))
     assert ast.get_docstring(tree)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef) and any(
+            isinstance(decorator, ast.Call)
+            and isinstance(decorator.func, ast.Name)
+            and decorator.func.id in {"formula", "ratio"}
+            for decorator in node.decorator_list
+        ):
+            assert ast.get_docstring(node), node.name
 
 
 # What a start loads: guarded by modules, not by time.

@@ -323,6 +323,17 @@ def test_hops_inside_nodes_are_not_the_networks() -> None:
     } == {(0, 1)}
 
 
+def test_each_hop_takes_its_latency() -> None:
+    """NCCL's model of rings, protocol Simple (nccl, src/graph/tuning.cc: hwLat): 3.4 µs over NVLink
+    and 14 µs over a network.
+    """
+    time = time_of(cluster={"gpus": 1024}, zero={"stage": 0})
+    (reduced,) = [part for part in time.parts if "all_reduce" in part.name]
+    bytes_alone = reduced.inputs["sent_bytes"] / reduced.inputs["bytes_per_second"]
+    assert reduced.inputs["count"] == 1
+    assert reduced.seconds - bytes_alone == pytest.approx(1792 * 3.4e-6 + 254 * 14e-6, rel=1e-9)
+
+
 def test_what_nothing_runs_beside_is_waited_for() -> None:
     time = time_of(
         cluster={"gpus": 8, "intra_node": "4500GB/s"},

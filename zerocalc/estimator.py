@@ -22,7 +22,7 @@ from zerocalc.ledger import (
 from zerocalc.memory.buffers import DEFRAGMENTED, fragmentation, runtime, workspaces
 from zerocalc.memory.saved import Saved
 from zerocalc.results import AtPeak, Communication, Estimate, GpuMemory, HostMemory, Memory
-from zerocalc.schedule import NETWORK_FABRICS, VOLUME_FACTOR, Collective, Schedule, merge
+from zerocalc.schedule import NETWORK_FABRICS, OPERATIONS, Collective, Schedule, merge
 from zerocalc.sharding.rank import Rank, Share, rounded, shares
 from zerocalc.spec.base import FieldError, require
 from zerocalc.spec.framework import FrameworkStage
@@ -227,7 +227,7 @@ def _all_reduced(job: Job, holds: Rank) -> int:
     """Elements per rank and step that stage 0 sends: all gradients, all-reduced ([ZeRO] §7.1)."""
     return sum(
         [
-            VOLUME_FACTOR["all_reduce"] * part.trainable
+            OPERATIONS["all_reduce"].volume * part.trainable
             for part in holds.parts or (holds,)
             if (job.reducing(0) if part.group == "dp" else part.shards) > 1
         ]

@@ -5,7 +5,7 @@ step.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, get_args
 
 from zerocalc.formulas.collectives import all_reduce_sent, copy_sent, ring_sent
 from zerocalc.formulas.formula import Formula
@@ -29,21 +29,38 @@ ones; those that divide an expert, and those that hold the same experts.
 Fabric = Literal["node", "network", "pcie", "nvme"]
 AnyFormula: TypeAlias = Formula[Any]
 
-VOLUME_FACTOR: dict[Op, int] = {
-    "all_reduce": 2,
-    "all_gather": 1,
-    "reduce_scatter": 1,
-    "broadcast": 1,
-    "reduce": 1,
-    "all_to_all": 1,
-    "send_recv": 1,
-    "copy": 1,
-}
-"""[ZeRO] §7.1: an all-reduce moves its tensor twice, every other collective once, as the ranks grow
-without bound.
-"""
 
-POINT_TO_POINT: frozenset[Op] = frozenset({"copy", "send_recv"})
+@record
+class Operation:
+    """What one operation sends, and to whom.
+
+    ``volume``: how often it moves its tensor as the ranks grow without bound ([ZeRO] §7.1), which
+    is how often a ring goes round. ``path``: round a ring, as much to each of the other ranks, or
+    from one rank to another (``pair``). ``sent``: the bytes that one rank sends.
+    """
+
+    name: Op
+    volume: int
+    path: Literal["ring", "all_to_all", "pair"]
+    sent: AnyFormula
+
+
+_BY_NAME = {
+    operation.name: operation
+    for operation in (
+        Operation("all_reduce", 2, "ring", all_reduce_sent),
+        Operation("all_gather", 1, "ring", ring_sent),
+        Operation("reduce_scatter", 1, "ring", ring_sent),
+        Operation("broadcast", 1, "ring", ring_sent),
+        Operation("reduce", 1, "ring", ring_sent),
+        Operation("all_to_all", 1, "all_to_all", ring_sent),
+        Operation("send_recv", 1, "pair", copy_sent),
+        Operation("copy", 1, "pair", copy_sent),
+    )
+}
+OPERATIONS: dict[Op, Operation] = {op: _BY_NAME[op] for op in get_args(Op)}
+"""The record of each `Op`: an op without one fails here, at import."""
+
 NETWORK_FABRICS = frozenset({"node", "network"})
 HOST_TRAFFIC = "host traffic"
 """What an answer calls copies to and from the host where they are unknown; other unknown traffic is
@@ -112,15 +129,10 @@ def collective(
     overlapped: bool = False,
 ) -> Collective:
     """A collective whose ``sent_bytes`` follow from its operation."""
-    ranks = link.ranks
-    if op in POINT_TO_POINT:
-        sent = copy_sent.function(tensor_bytes=tensor_bytes, count=count)
-        formula: AnyFormula = copy_sent
-        inputs: dict[str, int | float] = {"tensor_bytes": tensor_bytes, "count": count}
-    else:
-        formula = all_reduce_sent if op == "all_reduce" else ring_sent
-        inputs = {"ranks": ranks, "tensor_bytes": tensor_bytes, "count": count}
-        sent = formula.function(ranks=ranks, tensor_bytes=tensor_bytes, count=count)
+    operation = OPERATIONS[op]
+    inputs: dict[str, int | float] = {"tensor_bytes": tensor_bytes, "count": count}
+    if operation.path != "pair":
+        inputs = {"ranks": link.ranks, **inputs}
     return Collective(
         moment,
         op,
@@ -129,11 +141,11 @@ def collective(
         tensor_bytes,
         count,
         link.group,
-        ranks,
+        link.ranks,
         link.fabric,
-        sent,
+        operation.sent.function(**inputs),
         overlapped,
-        formula,
+        operation.sent,
         inputs,
         link.source,
         link.spacing,
@@ -161,7 +173,7 @@ class Schedule:
         """
         return sum(
             [
-                VOLUME_FACTOR[c.op] * c.tensor_bytes * c.count // dtype_bytes[c.dtype]
+                OPERATIONS[c.op].volume * c.tensor_bytes * c.count // dtype_bytes[c.dtype]
                 for c in self.collectives
                 if c.group in ("dp", "edp")
             ]

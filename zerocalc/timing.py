@@ -23,7 +23,7 @@ from zerocalc.formulas.compute import (
 from zerocalc.formulas.formula import Formula, Ratio, ceil_div
 from zerocalc.ledger import STATE_KINDS, record
 from zerocalc.results import Figure, TimePart, Timing
-from zerocalc.schedule import Collective, Phase, Placement, Schedule
+from zerocalc.schedule import OPERATIONS, Collective, Phase, Placement, Schedule
 from zerocalc.sharding.rank import Rank
 from zerocalc.sharding.work import Work
 from zerocalc.spec.job import Job
@@ -264,7 +264,8 @@ def _last(reduced: list[Collective]) -> set[int]:
     among them.
     """
     own = [entry for entry in reduced if entry.group == "dp"] or reduced
-    alike = [entry for entry in own if (entry.op == "all_to_all") == (own[-1].op == "all_to_all")]
+    path = OPERATIONS[own[-1].op].path if own else None
+    alike = [entry for entry in own if OPERATIONS[entry.op].path == path]
     return {
         id(entry)
         for entry in {

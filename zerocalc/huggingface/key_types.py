@@ -35,6 +35,7 @@ BY_NAME = {
         (
             "attention_bias",
             "is_gated_act",
+            "mlp_bias",
             "multi_query",
             "new_decoder_architecture",
             "parallel_attn",

@@ -10,7 +10,7 @@ from zerocalc.estimator import estimate
 from zerocalc.formulas import published
 from zerocalc.papers.jobs import Ours, bare, by, bytes_of, layered
 from zerocalc.results import Estimate
-from zerocalc.schedule import VOLUME_FACTOR, Collective
+from zerocalc.schedule import OPERATIONS, Collective
 from zerocalc.spec.recipe import DTYPE_BYTES
 from zerocalc.traffic.vocab_parallel import SOURCE as ENDS_SOURCE
 
@@ -95,7 +95,7 @@ def _partitioned(shape: dict[str, int]) -> Fraction:
 
 def _per_token(collectives: list[Collective], shape: dict[str, int]) -> Fraction:
     elements = sum(
-        VOLUME_FACTOR.get(c.op, 1) * c.tensor_bytes // DTYPE_BYTES[c.dtype] * c.count
+        OPERATIONS[c.op].volume * c.tensor_bytes // DTYPE_BYTES[c.dtype] * c.count
         for c in collectives
     )
     return Fraction(

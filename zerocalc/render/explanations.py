@@ -12,8 +12,8 @@ from zerocalc.render.console import columns, emit, labelled
 from zerocalc.render.heading import header
 from zerocalc.results import (
     NETWORK_FABRICS,
+    OPERATIONS,
     STATE_KINDS,
-    VOLUME_FACTOR,
     Collective,
     Figure,
     Moment,
@@ -212,7 +212,7 @@ def _volume(explanation: Explanation) -> Text:
     parameters.
     """
     parts = [
-        f"{VOLUME_FACTOR.get(c.op, 1)}·{c.count:,}·{c.tensor_bytes:,} bytes of {c.dtype}"
+        f"{OPERATIONS[c.op].volume}·{c.count:,}·{c.tensor_bytes:,} bytes of {c.dtype}"
         for c in explanation.collectives
         if c.group == "dp"
     ]

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from zerocalc.formulas.collectives import hierarchical_sent
 from zerocalc.formulas.formula import ceil_div
-from zerocalc.schedule import NETWORK_FABRICS, POINT_TO_POINT, Collective, Op, Placement
+from zerocalc.schedule import NETWORK_FABRICS, OPERATIONS, Collective, Placement
 from zerocalc.spec.job import Job
 
 NODE_LATENCY_SECONDS, NETWORK_LATENCY_SECONDS = 3.4e-6, 14e-6
@@ -17,17 +17,16 @@ HOPS = (
     f"{1e6 * NODE_LATENCY_SECONDS:g} µs inside a node and {1e6 * NETWORK_LATENCY_SECONDS:g} µs "
     "between nodes (NCCL's model of rings)"
 )
-STEPS: dict[Op, int] = {"all_reduce": 2}
-"""Rounds of a ring, of one step less than it has ranks each: an all-reduce goes round twice."""
 
 
 def hops(entry: Collective, where: Placement) -> tuple[int, int]:
     """Steps of one call inside nodes, and between them: those of a ring, of which as many cross as
     there are nodes, less one.
     """
-    if entry.op in POINT_TO_POINT:
+    operation = OPERATIONS[entry.op]
+    if operation.path == "pair":
         return (0, 1) if where.inter_node_bytes else (1, 0)
-    rounds = STEPS.get(entry.op, 1)
+    rounds = operation.volume
     across = ceil_div(entry.ranks, where.members) - 1
     return rounds * (entry.ranks - 1 - across), rounds * across
 
@@ -42,19 +41,20 @@ def placed(job: Job, entry: Collective) -> Placement:
         return Placement(1, 0, 0, 0)
     sent = entry.sent_bytes
     members = max(1, min(entry.ranks, job.cluster.gpus_per_node // entry.spacing))
-    if entry.op in POINT_TO_POINT and entry.group != "cp":  # those send along a ring
+    operation = OPERATIONS[entry.op]
+    if operation.path == "pair" and entry.group != "cp":  # those send along a ring
         crosses = entry.spacing >= job.cluster.gpus_per_node
         return Placement(members, 0, sent, sent) if crosses else Placement(members, sent, 0, 0)
     if members >= entry.ranks:
         return Placement(entry.ranks, sent, 0, 0)
-    if entry.op == "all_to_all":  # as much to each of the others
+    if operation.path == "all_to_all":  # as much to each of the others
         across = sent * (entry.ranks - members) // (entry.ranks - 1)
         return Placement(members, sent - across, across, across)
     across = sent // members  # a ring leaves a node once for each of its members
-    if entry.op in POINT_TO_POINT:
+    if operation.path == "pair":
         return Placement(members, sent - across, across, across)
     least = hierarchical_sent.function(
-        rounds=STEPS.get(entry.op, 1),
+        rounds=operation.volume,
         nodes=ceil_div(entry.ranks, members),
         members=members,
         tensor_bytes=entry.tensor_bytes,
