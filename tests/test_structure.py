@@ -54,8 +54,9 @@ MAY_IMPORT: dict[str, set[str]] = {
     "configs": {"configs", "spec", "quantities", "presets"},
     "huggingface": {"huggingface", "configs", "spec", "quantities", "presets"},
     "model": {"model", "huggingface", "spec", "formulas", "ledger", "presets"},
-    "sharding": {"sharding", "frameworks", "model", "spec", "formulas", "ledger"},
-    "frameworks": {"frameworks", "sharding", "model", "spec", "formulas", "ledger", "schedule"},
+    "sharding": {"sharding", "model", "spec", "formulas", "ledger"},
+    "frameworks": {"frameworks", "memory", "traffic", "sharding", "model", "spec"}
+    | {"formulas", "ledger", "schedule"},
     "memory": {"memory", "frameworks", "sharding", "model", "spec", "formulas", "ledger"},
     "traffic": {"traffic", "frameworks", "sharding", "model", "spec", "formulas", "ledger"}
     | {"schedule"},
