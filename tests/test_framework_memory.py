@@ -183,6 +183,41 @@ def test_any_choice_of_options(
         )
 
 
+def of_toy(stage: int, *, accumulation: int = 1, model: dict[str, Any] = TOY, **zero: Any) -> Any:
+    job = {
+        "model": model,
+        "cluster": {"gpus": 8, "gpus_per_node": 1},
+        "framework": "deepspeed",
+        "zero": {"stage": stage, "reduce_bucket_size": 1000, **zero},
+        "training": {"accumulation": accumulation},
+    }
+    return estimate(Job.model_validate(job)).memory
+
+
+def test_zero_3_has_one_buffer_of_gradients_however_many_micro_batches() -> None:
+    """stage3.py: grad_partitions_flat_buffer, which is there from the start."""
+    assert of_toy(3).gpu.moments == of_toy(3, accumulation=4).gpu.moments
+
+
+def test_zero_1_in_fp32_overlaps_nothing() -> None:
+    """engine.py takes BF16_Optimizer, which has whole gradients in both dtypes."""
+    plain, overlapped = (
+        of_toy(1, grad_accum_dtype="fp32", overlap_comm=overlap).gpu for overlap in (False, True)
+    )
+    assert overlapped.moments == plain.moments
+    gradients = [t.bytes for t in plain.terms if t.kind == "gradients"]
+    assert len(gradients) == 2
+    assert max(gradients) == 2 * min(gradients)
+
+
+def test_offload_copies_gradients_of_trained_tensors() -> None:
+    """stage_1_and_2.py: largest_param_numel, of the optimizer's parameters."""
+    model = {**TOY, "lora": {"rank": 4, "targets": "q_proj"}}
+    memory = of_toy(2, model=model, offload_optimizer="cpu")
+    copied = "gradient to be copied on the host"
+    assert [t.bytes for t in memory.cpu.terms if t.name == copied] == [2 * 4 * 128]
+
+
 @pytest.mark.parametrize(
     ("zero", "words"),
     [

@@ -55,11 +55,11 @@ MAY_IMPORT: dict[str, set[str]] = {
     "configs": {"configs", "spec", "quantities", "presets"},
     "model": {"model", "spec", "formulas", "ledger", "presets", "results"},
     "huggingface": {"huggingface", "model", "results", "spec", "quantities", "presets"},
-    "sharding": {"sharding", "frameworks", "model", "spec", "formulas", "ledger"},
-    "frameworks": {"frameworks", "sharding", "model", "spec", "formulas", "ledger", "schedule"},
-    "memory": {"memory", "frameworks", "sharding", "model", "spec", "formulas", "ledger"},
-    "traffic": {"traffic", "frameworks", "sharding", "model", "spec", "formulas", "ledger"}
-    | {"schedule"},
+    "sharding": {"sharding", "model", "spec", "formulas", "ledger"},
+    "frameworks": {"frameworks", "memory", "traffic", "sharding", "model", "spec"}
+    | {"formulas", "ledger", "schedule"},
+    "memory": {"memory", "sharding", "model", "spec", "formulas", "ledger"},
+    "traffic": {"traffic", "sharding", "model", "spec", "formulas", "ledger", "schedule"},
     "results": {"ledger", "schedule", "spec"},
     "timing": {"traffic", "sharding", "formulas", "ledger", "schedule", "spec", "results"},
     "estimator": PHYSICS | ENGINE,

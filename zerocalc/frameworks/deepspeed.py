@@ -8,11 +8,18 @@ gradients in fp32).
 
 from __future__ import annotations
 
+from functools import partial
+
 from zerocalc.frameworks.deepspeed_zero3 import zero_3
 from zerocalc.frameworks.flat_buffer import elements_beyond_share, touched_elements
 from zerocalc.frameworks.offload import Offload, Offloading
 from zerocalc.frameworks.program import Program
-from zerocalc.frameworks.reduce_buckets import Order, ReduceBuckets
+from zerocalc.frameworks.reduce_buckets import (
+    Order,
+    ReduceBuckets,
+    hold_accumulated,
+    hold_gradient_being_computed,
+)
 from zerocalc.frameworks.step import Step
 from zerocalc.ledger import Term
 from zerocalc.spec.job import Job
@@ -70,15 +77,13 @@ def zero_1(step: Step) -> None:
     added = hold_for_offloading(step, offload)
 
     step.forward()
-    bucket = None
-    if step.accumulates:  # the bucket of the micro-batch before
-        bucket = buckets.hold(copies=2 if step.overlaps else 1)
+    bucket = buckets.hold() if step.accumulates else None  # of the micro-batch before
     step.compute_layers()
     step.compute_head()
     step.compute_loss()
 
     step.backward()
-    bucket = bucket or buckets.hold(copies=2 if step.overlaps else 1)
+    bucket = bucket or buckets.hold()
     computed = hold_gradient_being_computed(step) if step.accumulates else None
     step.compute_last_layer_backward()
     flat = buckets.hold_flat_copy()
@@ -100,7 +105,7 @@ def zero_1_in_fp32(step: Step) -> None:
     """
     trained = step.rank.part("trainable")
     step.keep(step.states())
-    step.hold("accumulated gradients", "gradients", trained, "fp32")
+    accumulated = step.hold("accumulated gradients", "gradients", trained, "fp32")
 
     step.forward()
     step.compute_layers()
@@ -116,6 +121,7 @@ def zero_1_in_fp32(step: Step) -> None:
 
     step.update()
     step.compute_update()
+    step.free(accumulated)
     gather_weights(step)
 
 
@@ -126,7 +132,7 @@ def zero_2(step: Step) -> None:
     """
     rank, offload = step.rank, Offload(step, OFFLOADING)
     buckets = ReduceBuckets(step)
-    in_fp32 = step.zero.grad_accum_dtype == "fp32"
+    in_fp32, offloads = step.zero.grad_accum_dtype == "fp32", step.zero.offload_optimizer != "none"
     rows = step.states(until="backward_end", gradients=not in_fp32)
     step.keep(offload.place(rows, step.stage))
     added = hold_for_offloading(step, offload)
@@ -138,18 +144,16 @@ def zero_2(step: Step) -> None:
     step.compute_loss()
 
     step.backward()
-    bucket = buckets.hold(copies=2 if step.overlaps else 1)
+    bucket = buckets.hold()
     waiting, flat = buckets.hold_unreduced(), buckets.hold_flat_copy()
-    computed = None
-    if in_fp32 or step.zero.offload_optimizer != "none":
-        computed = hold_gradient_being_computed(step)
+    computed = hold_gradient_being_computed(step) if in_fp32 or offloads else None
     step.compute_last_layer_backward()
     accumulated = accumulated or (hold_accumulated(step) if in_fp32 else None)
     beyond = None if in_fp32 else hold_beyond_share(step)
     step.compute_first_layer_backward()
     step.free(bucket, waiting, flat, computed, beyond)
     reduce_gradients(step, buckets)
-    if step.accumulates:  # the sum is in CPU memory: each micro-batch but the first one adds to it
+    if offloads and step.accumulates:  # each micro-batch but the first adds to what is on the CPU
         touched = max(touched_elements(step.job, rank))
         offload.copy_gradients("down", "weights", step.micro_batches, touched)
         offload.copy_gradients("up", "weights", step.micro_batches - 1, touched)
@@ -178,18 +182,6 @@ def sharded_as(job: Job, stage: int) -> int:
 
 
 # What backward holds.
-
-
-def hold_gradient_being_computed(step: Step) -> Term | None:
-    """The gradient that is added to, or copied into, one that is there already."""
-    elements = step.rank.part("tensor", trained=True)
-    return step.hold("gradient being computed", "buffers", elements, "weights")
-
-
-def hold_accumulated(step: Step) -> Term | None:
-    """A rank's share of the sum of gradients over micro-batches."""
-    elements, shards = step.rank.part("trainable"), step.rank.shards
-    return step.hold("accumulated gradients", "gradients", elements, "fp32", shards=shards)
 
 
 def hold_beyond_share(step: Step) -> Term | None:
@@ -243,19 +235,12 @@ def hold_for_offloading(step: Step, offload: Offload) -> Term | None:
     """
     if step.zero.offload_optimizer == "none":
         return None
-    rank, tier = step.rank, offload.tiers["optimizer"]
-    trained, shards, largest = (
-        rank.part("trainable"),
-        rank.shards,
-        rank.part("tensor", trained=True),
-    )
-    offload.hold(
-        *("fp32 gradients", "gradients", trained, "fp32"), tier=tier, shards=shards, pinned="whole"
-    )
-    offload.hold(
-        "weights to be copied", "buffers", trained, "gather", shards=shards, pinned="whole"
-    )
-    offload.hold("gradient to be copied", "buffers", largest, "weights", pinned="whole")
+    rank, tier, shards = step.rank, offload.tiers["optimizer"], step.rank.shards
+    trained, largest = rank.part("trainable"), rank.part("tensor", trained=True)
+    hold = partial(offload.hold, pinned="whole")
+    hold("fp32 gradients", "gradients", trained, "fp32", tier=tier, shards=shards)
+    hold("weights to be copied", "buffers", trained, "gather", shards=shards)
+    hold("gradient to be copied", "buffers", largest, "weights")
     if step.stage == 2 and step.accumulates:
         offload.hold_touched("gradients added up", "buffers", "weights")
     return step.hold("gradient to be added up", "buffers", largest, "weights")

@@ -6,10 +6,16 @@ swap_tensor/ (NVMe); mics.py (copies of the shards).
 
 from __future__ import annotations
 
+from functools import partial
+
 from zerocalc.frameworks.buckets import grouped
 from zerocalc.frameworks.offload import Offload, Offloading
 from zerocalc.frameworks.qgz import reduce_in_two_hops
-from zerocalc.frameworks.reduce_buckets import ReduceBuckets
+from zerocalc.frameworks.reduce_buckets import (
+    ReduceBuckets,
+    hold_accumulated,
+    hold_gradient_being_computed,
+)
 from zerocalc.frameworks.step import Step
 from zerocalc.frameworks.zero3_parameters import Parameters
 from zerocalc.ledger import Term
@@ -36,9 +42,8 @@ def zero_3(step: Step) -> None:
     """
     rank, offload, parameters = step.rank, Offload(step, OFFLOADING), Parameters(step)
     in_fp32 = step.zero.grad_accum_dtype == "fp32"
-    # A rank's share of the gradients is a buffer that is there from the start.
-    rows = step.states(since="load", gradients=not in_fp32)
-    step.keep(offload.place(rows, step.stage))
+    # A rank's share of the gradients is one buffer, which is there from the start.
+    step.keep(offload.place(step.states(since="load", gradients=not in_fp32), step.stage))
     accumulated = hold_accumulated(step) if in_fp32 else None
     hold_for_offloading(step, offload)
     bucket = step.hold("reduce bucket", "buffers", step.zero.reduce_bucket_size, "reduce")
@@ -51,15 +56,14 @@ def zero_3(step: Step) -> None:
 
     step.backward()
     parameters.gather_for_backward()
-    largest = rank.part("tensor", trained=True)
-    computed = step.hold("gradient being computed", "buffers", largest, "weights")
+    computed = hold_gradient_being_computed(step)
     parameters.compute_backward()
     step.free(computed, persistent)
     reduce_gradients(step)
-    if step.zero.offload_optimizer != "none":  # the sum over micro-batches is in CPU memory
-        offload.copy_gradients("down", "weights", step.micro_batches)
-        offload.copy_gradients("up", "weights", step.micro_batches)
-        offload.copy_gradients("down", "fp32", 1)
+    # With offloading the buffer of gradients is in CPU memory, where micro-batches are added up.
+    offload.copy_gradients("down", "weights", step.micro_batches)
+    offload.copy_gradients("up", "weights", step.micro_batches)
+    offload.copy_gradients("down", "fp32", 1)
 
     step.update()
     sub_group = hold_sub_group(step)
@@ -70,12 +74,6 @@ def zero_3(step: Step) -> None:
 
 
 # What is held.
-
-
-def hold_accumulated(step: Step) -> Term | None:
-    """A rank's share of the sum of gradients over micro-batches."""
-    elements, shards = step.rank.part("trainable"), step.rank.shards
-    return step.hold("accumulated gradients", "gradients", elements, "fp32", shards=shards)
 
 
 def hold_secondary_shards(step: Step) -> Term | None:
@@ -100,20 +98,11 @@ def hold_for_offloading(step: Step, offload: Offload) -> None:
     """What is in CPU memory, or on NVMe, with the optimizer and with parameters."""
     rank, zero, shards = step.rank, step.zero, step.rank.shards
     trained, sub_group = rank.part("trainable"), zero.sub_group_size
+    hold = partial(offload.hold, shards=shards, pinned="whole")
     if zero.offload_optimizer != "none":
-        offload.hold(
-            "gradient buffer", "buffers", trained, "weights", shards=shards, pinned="whole"
-        )
-        offload.hold(
-            "fp32 gradients",
-            "gradients",
-            trained,
-            "fp32",
-            tier=offload.tiers["optimizer"],
-            shards=shards,
-            pinned="whole",
-            pieces=sub_group,
-        )
+        tier = offload.tiers["optimizer"]
+        hold("gradient buffer", "buffers", trained, "weights")
+        hold("fp32 gradients", "gradients", trained, "fp32", tier=tier, pieces=sub_group)
     if zero.offload_optimizer == "nvme":
         elements = min(trained, sub_group * shards)
         name = "optimizer's swap buffers"

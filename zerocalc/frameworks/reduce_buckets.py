@@ -56,12 +56,13 @@ class ReduceBuckets:
 
     # Memory.
 
-    def hold(self, *, copies: int = 1) -> Term | None:
-        """The contiguous bucket, into which gradients are copied: as large as it can get, however
-        small the model.
+    def hold(self) -> Term | None:
+        """The contiguous bucket, into which gradients are copied, as large as it can get however
+        small the model. There are two while reduction overlaps backward: one fills, one is reduced.
         """
         if not self.contiguous:
             return None
+        copies = 2 if self.step.overlaps else 1
         return self.step.hold("reduce bucket", "buffers", self.most, "reduce", copies=copies)
 
     def hold_flat_copy(self) -> Term | None:
@@ -93,13 +94,16 @@ class ReduceBuckets:
         (use_multi_rank_bucket_allreduce). A tensor larger than a bucket is reduced in calls that
         end where shares do.
         """
+        if self.known is None:
+            self.all_reduce()
+            return
         calls: list[int] = []
         for bucket in self.buckets:
             if bucket.elements <= self.most:
                 calls.append(bucket.elements)
             else:
                 calls += _ending_at_shares(self.flat_buffer.pieces(bucket.tensors), self.most)
-        self._reduce("all_reduce", self._calls() if self.known is None else grouped(calls))
+        self._reduce("all_reduce", grouped(calls))
 
     def reduce_to_owners(self) -> None:
         """Reduce each owner's part of a bucket to that rank, in a call of its own."""
@@ -120,7 +124,10 @@ class ReduceBuckets:
         """
         in_place = self.step.zero.contiguous_gradients
         if self.known is None:
-            self.all_reduce() if in_place else self.reduce_scatter()
+            if in_place:
+                self.all_reduce()
+            else:
+                self.reduce_scatter()
             return
         inside: list[int] = []
         outside: list[int] = []
@@ -163,16 +170,16 @@ class ReduceBuckets:
             return []
         sizes, shards = self.known.sizes, self.rank.shards
         tensors = self.known.listed if self.order == "listed" else self.known.arriving
-        by_tensor = self.rank.rule == "tensor"
+        up = {size: size for size in sizes}
+        if self.rank.rule == "tensor":
+            up = {size: ceil_div(size, shards) * shards for size in up}
         out: list[Bucket] = []
         first = 0
         for count in filled([sizes[tensor] for tensor in tensors], self.most):
             group = tensors[first : first + count]
             first += count
-            elements = padded = sum([sizes[tensor] for tensor in group])
-            if by_tensor:
-                padded = sum([ceil_div(sizes[tensor], shards) * shards for tensor in group])
-            out.append(Bucket(group, elements, padded))
+            own = [sizes[tensor] for tensor in group]
+            out.append(Bucket(group, sum(own), sum([up[size] for size in own])))
         return out
 
     @cached_property
@@ -188,6 +195,18 @@ class ReduceBuckets:
         whole = self.rank.shardable("trainable") if padded else self.rank.part("trainable")
         full, rest = divmod(whole, self.most)
         return [(self.most, full), (rest, 1)]
+
+
+def hold_gradient_being_computed(step: Step) -> Term | None:
+    """The gradient that is added to, or copied into, one that is there already."""
+    elements = step.rank.part("tensor", trained=True)
+    return step.hold("gradient being computed", "buffers", elements, "weights")
+
+
+def hold_accumulated(step: Step) -> Term | None:
+    """A rank's share of the sum of gradients over micro-batches (grad_accum_dtype)."""
+    elements, shards = step.rank.part("trainable"), step.rank.shards
+    return step.hold("accumulated gradients", "gradients", elements, "fp32", shards=shards)
 
 
 def _of_each_owner(pieces: Iterable[Piece]) -> Iterable[int]:

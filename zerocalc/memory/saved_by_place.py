@@ -118,10 +118,8 @@ class SavedByPlace:
 
 def _shares(arch: Architecture, whole: int) -> list[int]:
     """Of what all layers save together, the bytes of none, the first, the first two …"""
-    sizes = [
-        sum([module.kept_bytes for module in modules]) if whole else 0
-        for count, modules in arch.groups
-        for _ in range(count)
-    ]
+    sizes: list[int] = []
+    for count, modules in arch.groups:
+        sizes += [sum([module.kept_bytes for module in modules]) if whole else 0] * count
     total = sum(sizes)
     return [whole * amount // total if total else 0 for amount in accumulate(sizes, initial=0)]
