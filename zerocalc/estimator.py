@@ -23,7 +23,8 @@ from zerocalc.memory.buffers import DEFRAGMENTED, fragmentation, runtime, worksp
 from zerocalc.memory.saved import Saved
 from zerocalc.results import AtPeak, Communication, Estimate, GpuMemory, HostMemory, Memory
 from zerocalc.schedule import NETWORK_FABRICS, OPERATIONS, Collective, Schedule, merge
-from zerocalc.sharding.rank import Rank, Share, rounded, shares
+from zerocalc.sharding.rank import Rank, Share, shares
+from zerocalc.sharding.rounding import rounded
 from zerocalc.spec.base import FieldError, require
 from zerocalc.spec.framework import FrameworkStage
 from zerocalc.spec.job import Job

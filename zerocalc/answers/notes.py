@@ -9,7 +9,8 @@ from zerocalc.frameworks import program_of
 from zerocalc.ledger import DYNAMIC_KINDS
 from zerocalc.quantities import format_gib
 from zerocalc.results import Estimate, display_name
-from zerocalc.sharding.rank import Share, rounded
+from zerocalc.sharding.rank import Share
+from zerocalc.sharding.rounding import rounded
 from zerocalc.spec.job import Job
 from zerocalc.spec.model import WITH_SCORES
 

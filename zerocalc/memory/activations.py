@@ -2,30 +2,28 @@
 
 from __future__ import annotations
 
-import math
-
 from zerocalc.formulas.activations import (
     checkpoint_bytes,
-    chunks_by_width,
     chunks_in_flight,
-    gathered_buffer_bytes,
     gradient_bytes,
-    head_bytes,
     hidden_bytes,
     host_checkpoint_bytes,
     interleaved_bytes,
-    logits_bytes,
     micro_batches_in_flight,
-    once_bytes,
     saved_bytes,
-    shared_buffer_bytes,
 )
 from zerocalc.formulas.formula import ceil_div
-from zerocalc.ledger import MOMENTS, Block, Kind, Moment, Term, block, replaced, span, term
+from zerocalc.ledger import MOMENTS, Block, Kind, Term, block, replaced, span, term
+from zerocalc.memory.implementation_buffers import (
+    once,
+    placeholders,
+    shared_buffers,
+    stage_inputs,
+)
 from zerocalc.memory.layer_backward import layer_instants, most_saving
+from zerocalc.memory.logits import loss_terms
 from zerocalc.memory.saved import Saved
-from zerocalc.model.architecture import Architecture, products, widest
-from zerocalc.model.kinds.attention import FUSED_KERNELS, ONE_PRODUCT
+from zerocalc.model.architecture import Architecture, widest
 from zerocalc.model.module import Module
 from zerocalc.model.trace import MERGED
 from zerocalc.sharding.gather_units import pipeline_split
@@ -55,13 +53,13 @@ def activations(job: Job, rank: Rank, arch: Architecture) -> Block:
     """
     terms = _layers(job, arch, rank.tokens) + _ends(job, arch)
     if arch.after:
-        terms += _loss(job, arch, rank.tokens)
+        terms += loss_terms(job, arch, rank.tokens)
     if job.implementation.placeholder_gradients:
-        terms += _placeholders(job, arch)
+        terms += placeholders(job, arch)
     if job.implementation.stage_inputs and job.parallel.pp > 1:
-        terms += _stage_inputs(job, arch, rank.tokens)
+        terms += stage_inputs(job, arch, rank.tokens)
     if job.implementation.shared_buffer:
-        terms += _shared_buffer(job, arch, rank.tokens)
+        terms += shared_buffers(job, arch, rank.tokens)
     assumptions = [
         f"layers of {job.implementation.name}: {job.implementation.title or 'as its file says'}",
         GRADIENTS,
@@ -181,7 +179,7 @@ def _layers(job: Job, arch: Architecture, tokens: int) -> list[Term]:
             else "layer"
         )
     if again:
-        terms.append(_once(f"recomputed {what}", "activations", BACKWARD, again, 1))
+        terms.append(once(f"recomputed {what}", "activations", BACKWARD, again, 1))
     if kept:
         checkpoint = terms[0].kind == "checkpoints"
         name = (
@@ -189,7 +187,7 @@ def _layers(job: Job, arch: Architecture, tokens: int) -> list[Term]:
             f"{'checkpoint' if checkpoint else 'activations'}"
         )
         terms.append(
-            _once(name, "checkpoints" if checkpoint else "activations", ("backward_end",), kept, 1)
+            once(name, "checkpoints" if checkpoint else "activations", ("backward_end",), kept, 1)
         )
     terms += _merged(arch) if arch.frozen else []
     width = max([widest(modules) for _, modules in arch.groups])
@@ -197,7 +195,7 @@ def _layers(job: Job, arch: Architecture, tokens: int) -> list[Term]:
         terms.append(_gradients(job, arch, tokens, width))
     if flying > 1 and waiting:
         terms.append(
-            _once(
+            once(
                 "other micro-batches in flight",
                 "activations",
                 ("backward_end",),
@@ -220,7 +218,7 @@ def _merged(arch: Architecture) -> list[Term]:
         if saved.name.endswith(MERGED)
     ]
     return (
-        [_once("gradient of a weight with its adapter", "activations", BACKWARD, max(sums), 1)]
+        [once("gradient of a weight with its adapter", "activations", BACKWARD, max(sums), 1)]
         if sums
         else []
     )
@@ -310,7 +308,7 @@ def _ends(job: Job, arch: Architecture) -> list[Term]:
     if before:
         names = {name for module in arch.before for name, *_ in module.saved_rows}
         terms.append(
-            _once(
+            once(
                 names.pop() if len(names) == 1 else "embedding activations",
                 "activations",
                 THROUGHOUT,
@@ -319,144 +317,5 @@ def _ends(job: Job, arch: Architecture) -> list[Term]:
             )
         )
     if after:
-        terms.append(_once("final norm and head inputs", "activations", HEAD, after, 1))
+        terms.append(once("final norm and head inputs", "activations", HEAD, after, 1))
     return terms
-
-
-def _loss(job: Job, arch: Architecture, tokens: int) -> list[Term]:
-    """The logits, and what the loss makes of them."""
-    loss, tp, compute = job.loss, job.parallel.tp, job.recipe.compute
-    chunks = (
-        chunks_by_width(tokens=tokens, vocab=arch.vocab, hidden=arch.hidden)
-        if loss.by_width
-        else loss.chunks
-    )
-    holding = {
-        "always",
-        "frozen" if arch.frozen else "trained",
-        "fp32" if compute == "fp32" else "16-bit",
-    }
-    terms = []
-    for row in loss.rows:
-        if row.when not in holding:
-            continue
-        size = DTYPE_BYTES[compute if row.dtype == "compute" else row.dtype]
-        if row.of == "weight":
-            entry = term(
-                row.name,
-                "logits",
-                row.moments,
-                head_bytes,
-                vocab=arch.vocab,
-                hidden=arch.hidden,
-                tensor_parallel=tp,
-                bytes_per_element=size,
-            )
-        elif row.of == "hidden":
-            entry = term(
-                row.name,
-                "logits",
-                row.moments,
-                hidden_bytes,
-                tokens=tokens,
-                hidden=arch.hidden,
-                bytes_per_element=size,
-            )
-        else:
-            part = ceil_div(tokens, chunks if row.of == "chunk" else 1)
-            entry = term(
-                row.name,
-                "logits",
-                row.moments,
-                logits_bytes,
-                tokens=part,
-                vocab=arch.vocab,
-                tensor_parallel=tp,
-                bytes_per_element=size,
-            )
-        terms.append(entry)
-    return terms
-
-
-def _placeholders(job: Job, arch: Architecture) -> list[Term]:
-    """One tensor in compute's dtype for each shape of the layers' weights."""
-    fused = job.implementation.qkv in ONE_PRODUCT
-    shapes = {
-        shape
-        for _, modules in arch.groups
-        for shape in products(modules, attention=fused, gated=job.implementation.gated == "fused")
-    }
-    amount = sum([math.prod(shape) for shape in shapes])
-    held = hidden_bytes.function(
-        tokens=1,
-        hidden=ceil_div(amount, job.parallel.tp),
-        bytes_per_element=DTYPE_BYTES[job.recipe.compute],
-    )
-    return [_once("placeholders of gradients", "buffers", span("forward", "step"), held, 1)]
-
-
-def _stage_inputs(job: Job, arch: Architecture, tokens: int) -> list[Term]:
-    """What a stage received last for each of its chunks, and the gradient of it: of the same size;
-    the model's first chunk receives nothing.
-    """
-    parallel = job.parallel
-    chunks = parallel.interleave - (1 if parallel.pipeline_stage in (None, 1) else 0)
-    if not chunks:
-        return []
-    share = ceil_div(tokens, parallel.tp) if parallel.sequence_parallel else tokens
-    kept = hidden_bytes.function(
-        tokens=share, hidden=arch.hidden, bytes_per_element=DTYPE_BYTES[job.recipe.compute]
-    )
-    return [
-        _once("stage's last inputs and their gradients", "activations", ("step",), kept, 2 * chunks)
-    ]
-
-
-def _shared_buffer(job: Job, arch: Architecture, tokens: int) -> list[Term]:
-    """One buffer for gathered sequences, and for scores where no kernel computes them."""
-    parallel, training, name, moments = (
-        job.parallel,
-        job.training,
-        "shared buffer",
-        span("forward", "step"),
-    )
-    gathered, size = tokens if parallel.sequence_parallel else 0, DTYPE_BYTES[job.recipe.compute]
-    if training.attention in FUSED_KERNELS or not training.seq:
-        if not gathered:
-            return []
-        return [
-            term(
-                name,
-                "buffers",
-                moments,
-                gathered_buffer_bytes,
-                gathered_tokens=gathered,
-                hidden=arch.hidden,
-                bytes_per_element=size,
-            )
-        ]
-    buffer = term(
-        name,
-        "buffers",
-        moments,
-        shared_buffer_bytes,
-        gathered_tokens=gathered,
-        hidden=arch.hidden,
-        micro_batch=training.micro_batch,
-        heads=max(job.model.head_counts, default=0),
-        tensor_parallel=parallel.tp,
-        scored_tokens=training.seq,
-        bytes_per_element=size,
-    )
-    return [buffer] if buffer.bytes else []
-
-
-def _once(name: str, kind: Kind, moments: tuple[Moment, ...], amount: int, in_flight: int) -> Term:
-    return term(
-        name,
-        kind,
-        moments,
-        once_bytes,
-        bytes_per_micro_batch=amount,
-        micro_batches_in_flight=in_flight,
-    )
