@@ -6,11 +6,12 @@ from pydantic import Field, model_validator
 
 from zerocalc.quantities import parse_whole
 from zerocalc.spec.base import FieldError, Spec, from_preset
-from zerocalc.spec.cluster import Cluster, Parallel
+from zerocalc.spec.cluster import Cluster
 from zerocalc.spec.framework import Framework, FrameworkStage
 from zerocalc.spec.implementation import Implementation
 from zerocalc.spec.loss import Loss
 from zerocalc.spec.model import DEFAULT_KIND, GPT2_POSITIONS, Model, only_given, positions_for
+from zerocalc.spec.parallel import Parallel
 from zerocalc.spec.recipe import FloatDtype, Recipe
 from zerocalc.spec.training import Training
 from zerocalc.spec.zero import OPTIONS, Zero
@@ -31,19 +32,31 @@ class Job(Spec):
     """
 
     model: Annotated[Model, from_preset("models")]
+    """What is trained: an architecture, or a number of parameters."""
     cluster: Cluster
+    """The GPUs and nodes."""
     framework: Annotated[Framework, from_preset("frameworks")]
+    """Whose program of a step is counted. Default: ``paper``, ZeRO as published."""
     recipe: Annotated[Recipe, from_preset("recipes")]
+    """Model states and dtypes. Default: the framework's."""
     implementation: Annotated[Implementation, from_preset("implementations")]
+    """Whose layers are run, which decides the saved activations. Default: the framework's."""
     loss: Annotated[Loss, from_preset("losses")]
+    """How the loss is computed, which decides the memory of the logits. Default: the
+    implementation's.
+    """
     training: Training = Field(default_factory=Training)
+    """Batch, sequence length, activation checkpointing. Default: each field's default."""
     parallel: Parallel = Field(default_factory=Parallel)
+    """Degrees of model parallelism. Default: data parallelism only."""
     zero: Zero = Field(default_factory=Zero)
+    """ZeRO stages and options. Default: every stage that the framework has, each option's default.
+    """
     config_notes: Annotated[
         tuple[Annotated[str, Field(max_length=LONGEST_NOTE)], ...], Field(max_length=MOST_NOTES)
     ] = ()
-    """What the configuration that a job was read from says beside it, in words; kept with the job
-    so that a saved one says it again.
+    """Notes on the configuration file from which the job was read, printed with every answer.
+    Default: none.
     """
 
     @model_validator(mode="before")

@@ -11,6 +11,7 @@ from zerocalc.spec.base import FieldError
 if TYPE_CHECKING:
     from zerocalc.spec.framework import FrameworkStage
     from zerocalc.spec.job import Job
+    from zerocalc.spec.zero import Zero
 
 NOT_KNOWN_WITH = (
     "defer_grad_sync",
@@ -19,7 +20,9 @@ NOT_KNOWN_WITH = (
     "quantised_gradients",
     "grad_accum_dtype",
 )
-"""Choices whose part in offloading no source says and no run has shown."""
+"""Options that no source describes, and no recorded run shows, together with offloading; off by
+default.
+"""
 
 
 def check_offload(job: Job) -> None:
@@ -52,9 +55,8 @@ def check_offload(job: Job) -> None:
             "nvme needs drives: give nvme_capacity, such as 30TB, or a node that is known "
             "to have some",
         )
-    for name in NOT_KNOWN_WITH:
-        if zero.chosen(name):
-            raise FieldError(field, f"{device} together with {name} is not known")
+    for name in unmodelled_with(zero):
+        raise FieldError(field, f"{device} together with {name} is not known")
     if job.experts_apart:
         raise FieldError(
             field, f"{device} together with experts on ranks of their own is not known"
@@ -64,6 +66,11 @@ def check_offload(job: Job) -> None:
             "zero.offload_params",
             "has every rank bring its part of each layer, which contradicts gather broadcast",
         )
+
+
+def unmodelled_with(zero: Zero) -> list[str]:
+    """The options of a job that are not modelled together with offloading."""
+    return [name for name in NOT_KNOWN_WITH if getattr(zero, name)]
 
 
 def _unable(job: Job, stages: tuple[FrameworkStage, ...]) -> FieldError:
