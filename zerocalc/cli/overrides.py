@@ -9,7 +9,7 @@ from typing import Any
 
 from zerocalc.cli.errors import UserError
 from zerocalc.presets import label
-from zerocalc.spec.job import DEFAULT_OF
+from zerocalc.spec.defaults import DEFAULT_OF
 from zerocalc.spec.model import DEFAULT_KIND, DIMENSIONS, only_given
 
 FROM_NODE = {"gpu": "gpu", "gpus_per_node": "gpus"}

@@ -243,6 +243,11 @@ class Zero(Spec):
         return self.offload_optimizer != "none" or self.offload_params != "none"
 
     @property
+    def quantises(self) -> bool:
+        """Whether parameters or gradients are communicated quantised."""
+        return self.quantised_weights or self.quantised_gradients
+
+    @property
     def checkpoints_on_host(self) -> bool:
         """Whether activation checkpoints are in CPU memory, by either field."""
         return self.cpu_checkpointing or self.offload_activations == "cpu"
