@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def check_job(job: Job) -> None:
-    """Raise `FieldError` where parts contradict each other, as those of a changed copy may."""
+    """Raise `FieldError` if parts contradict each other; `model_copy` validates none of a copy."""
     if job.zero.offloads:
         from zerocalc.spec.offload import check_offload  # most jobs keep all on the GPU
 
@@ -20,11 +20,15 @@ def check_job(job: Job) -> None:
     _check_degrees(job)
     _check_stages(job)
     _check_activations(job)
+    if job.training.kernel_efficiency == 0 or job.cluster.kernel_efficiency[0] == 0:
+        raise FieldError(
+            "training.kernel_efficiency", "0 is too small: give a fraction above 0 and below 1"
+        )
     if job.model.is_bare and any(row.of == "factored" for row in job.recipe.rows):
         raise FieldError(
             "recipe",
-            f"{job.recipe.name} keeps a sum per row and column of each matrix: give "
-            "the architecture, not just params",
+            f"{job.recipe.name} stores a sum per row and column of each matrix: give "
+            "an architecture, not params only",
         )
 
 
@@ -39,7 +43,7 @@ def _check_degrees(job: Job) -> None:
         raise FieldError(
             "cluster.gpus",
             f"{gpus} is not divisible by tp·pp·cp = {p.tp}·{p.pp}·{p.cp} = "
-            f"{job.model_parallel}; {nearby} would be",
+            f"{job.model_parallel}; use {nearby}",
         )
     m = job.model
     if undivided := m.undivided(p.tp, job.expert_tensor_parallel):
@@ -58,8 +62,8 @@ def _check_degrees(job: Job) -> None:
     if p.pipeline_stage is not None and not job.cut_by_stage:
         raise FieldError(
             "parallel.pipeline_stage",
-            "needs an architecture that is trained as a whole: no bare count, no "
-            "adapters, no frozen base",
+            "needs an architecture with all parameters trained: not a parameter count only, "
+            "no adapters, no frozen base",
         )
     if p.ep > 1 or p.etp is not None:
         from zerocalc.spec.experts import check_experts  # most models have none
@@ -72,9 +76,7 @@ def _check_degrees(job: Job) -> None:
 def _check_sequence(job: Job, parts: int) -> None:
     seq = job.training.seq
     if not seq:
-        raise FieldError(
-            "parallel.cp", f"{parts} splits sequences: say how long they are (training.seq)"
-        )
+        raise FieldError("parallel.cp", f"{parts} needs a sequence length (training.seq)")
     if parts > seq:
         raise FieldError("parallel.cp", f"{parts} is more than the {seq} tokens of a sequence")
     if seq % parts:
@@ -82,115 +84,100 @@ def _check_sequence(job: Job, parts: int) -> None:
 
 
 def _check_stages(job: Job) -> None:
-    z = job.zero
-    _check_options(job)
-    _check_time(job)
-    for stage in z.stage or ():
+    for stage in job.zero.stage or ():
         job.framework.stage(stage)
-    variants = job.framework.all_reduce_at
-    if z.grad_sync == "all-reduce" and variants and not set(variants) & set(job.stages):
+    _check_supported(job)
+    _check_options_of_stages(job)
+    _check_groups(job)
+    if job.zero.gather == "broadcast" and job.model.is_bare and job.model.blocks is None:
         raise FieldError(
-            "zero.grad_sync",
-            "all-reduce is a variant of stage 1, which is not among the stages asked for",
-        )
-    if z.gather == "broadcast" and 3 not in job.stages:
-        raise FieldError(
-            "zero.gather",
-            "broadcast is a variant of stage 3, which is not among the stages asked for",
-        )
-    each = [stage.stage for stage in job.framework.stages if stage.sync == "micro_batch"]
-    if z.defer_grad_sync and not set(each) & set(job.stages):
-        only = f"is for stages {', '.join(map(str, each))}; " if each else ""
-        raise FieldError("zero.defer_grad_sync", f"{only}the others reduce once a step anyway")
-    if z.secondary_group and 3 not in job.stages:
-        raise FieldError(
-            "zero.secondary_group",
-            "is a second copy of the weights that stage 3 shards, and stage 3 is not asked for",
-        )
-    if z.quantised_weights and 3 not in job.stages:
-        raise FieldError(
-            "zero.quantised_weights",
-            "is how stage 3 gathers weights, and stage 3 is not asked for",
-        )
-    if z.reduce_to_owner and not {1, 2} & set(job.stages):
-        raise FieldError(
-            "zero.reduce_to_owner", "is for stages 1 and 2, none of which is asked for"
-        )
-    if z.gather == "broadcast" and job.model.is_bare and job.model.blocks is None:
-        raise FieldError(
-            "zero.gather",
-            "broadcast sends block by block: say how many blocks the parameters are "
-            "cut into (model.blocks)",
+            "zero.gather", "broadcast sends whole blocks: give their number (model.blocks)"
         )
 
 
-def _check_time(job: Job) -> None:
-    if job.training.kernel_efficiency == 0 or job.cluster.kernel_efficiency[0] == 0:
-        raise FieldError(
-            "training.kernel_efficiency",
-            "0 of the peak computes nothing: a share above 0 and below 1 is wanted, such as 0.5",
-        )
-
-
-def _check_options(job: Job) -> None:
-    z, known = job.zero, job.framework.options
+def _check_supported(job: Job) -> None:
+    """Refuse options that the framework does not have."""
+    zero, supported = job.zero, job.framework.options
+    if supported is None:
+        return
     for name in OPTIONS:
-        if (
-            known is not None
-            and name not in known
-            and getattr(z, name) != type(z).model_fields[name].default
-        ):
+        default = type(zero).model_fields[name].default
+        if name not in supported and getattr(zero, name) != default:
             raise FieldError(
                 f"zero.{name}",
-                f"means nothing to {job.framework.name}, which has "
-                f"{', '.join(known) or 'no such choice'}",
+                f"not supported by {job.framework.name} "
+                f"(supported: {', '.join(supported) or 'none'})",
             )
-    every = job.gradient_group
-    if z.shard_group and every % z.shard_group:
+
+
+def _check_options_of_stages(job: Job) -> None:
+    """Refuse options that none of the estimated stages has."""
+    zero, framework = job.zero, job.framework
+    several = tuple(stage.stage for stage in framework.stages if stage.sync == "micro_batch")
+    if zero.defer_grad_sync and not several:
+        raise FieldError(
+            "zero.defer_grad_sync", f"no effect: {framework.name} reduces gradients once per step"
+        )
+    all_reduce = zero.grad_sync == "all-reduce" and bool(framework.all_reduce_at)
+    for name, chosen, stages, value in (
+        ("grad_sync", all_reduce, framework.all_reduce_at, "all-reduce "),
+        ("gather", zero.gather == "broadcast", (3,), "broadcast "),
+        ("defer_grad_sync", zero.defer_grad_sync, several, ""),
+        ("secondary_group", zero.secondary_group is not None, (3,), ""),
+        ("quantised_weights", zero.quantised_weights, (3,), ""),
+        ("quantised_gradients", zero.quantised_gradients, (3,), ""),
+        ("reduce_to_owner", zero.reduce_to_owner, (1, 2), ""),
+    ):
+        if chosen and not set(stages) & set(job.stages):
+            raise FieldError(
+                f"zero.{name}",
+                f"{value}needs stage {_listed(stages, 'or')}, not {_listed(job.stages, 'or')}",
+            )
+
+
+def _listed(stages: tuple[int, ...], conjunction: str) -> str:
+    """Stages in words: ``1``, ``1 or 2``, ``1, 2 or 3``."""
+    *first, last = map(str, stages)
+    return f"{', '.join(first)} {conjunction} {last}" if first else last
+
+
+def _check_groups(job: Job) -> None:
+    """Refuse groups of ranks that cannot be formed."""
+    z, ranks = job.zero, job.gradient_group
+    if z.shard_group and ranks % z.shard_group:
         raise FieldError(
             "zero.shard_group",
-            f"{z.shard_group} does not divide the {every} ranks that hold the same parameters",
+            f"{z.shard_group} does not divide the {ranks} ranks with the same parameters (dp·cp)",
         )
     if z.secondary_group and job.shards % z.secondary_group:
         raise FieldError(
             "zero.secondary_group",
             f"{z.secondary_group} does not divide the {job.shards} ranks over which "
-            "weights are sharded",
+            "parameters are sharded",
         )
-    if z.quantised_gradients and 3 not in job.stages:
+    node = job.cluster.gpus_per_node
+    if z.quantised_gradients and (job.model_parallel > 1 or job.shards % node):
         raise FieldError(
             "zero.quantised_gradients",
-            "is how stage 3 reduces gradients, and stage 3 is not asked for",
-        )
-    if z.quantised_gradients and (job.model_parallel > 1 or job.shards % job.cluster.gpus_per_node):
-        raise FieldError(
-            "zero.quantised_gradients",
-            f"needs whole nodes of {job.cluster.gpus_per_node} ranks that shard the "
-            "same parameters",
+            f"needs tp·pp·cp = 1 and shards over whole nodes of {node} ranks",
         )
     if z.shard_group and z.quantised_gradients:
         raise FieldError(
             "zero.shard_group",
-            "and quantised_gradients, which reduces over all ranks in two hops, exclude each other",
+            "not supported with quantised_gradients, which reduces over all ranks",
         )
-    if job.experts_apart and (z.secondary_group or job.zero.quantises):
+    if job.experts_apart and (z.secondary_group or z.quantises):
         raise FieldError(
-            "parallel.ep",
-            "with secondary shards or quantised traffic is not modelled: nothing says "
-            "over whom experts' are shared",
+            "parallel.ep", "not modelled with secondary shards or quantised communication"
         )
-    for stage in job.stages if z.shard_group and z.shard_group < every else ():
+    for stage in job.stages if z.shard_group and z.shard_group < ranks else ():
         if not job.framework.stage(stage).copies and (stage or len(job.stages) == 1):
+            able = tuple(stage.stage for stage in job.framework.stages if stage.copies)
+            choose = f"; choose zero.stage {_listed(able, 'or')}" if able else ""
             raise FieldError(
                 "zero.shard_group",
-                f"{job.framework.name} keeps no copies of shards at stage "
-                f"{stage}{_with_copies(job)}",
+                f"not supported by {job.framework.name} at stage {stage}{choose}",
             )
-
-
-def _with_copies(job: Job) -> str:
-    able = [str(stage.stage) for stage in job.framework.stages if stage.copies]
-    return f"; it does at {', '.join(able)}: name one with zero.stage" if able else ""
 
 
 def _check_activations(job: Job) -> None:
@@ -198,24 +185,24 @@ def _check_activations(job: Job) -> None:
     if t.recompute_every > 1 and t.recompute not in ("full", "operators"):
         raise FieldError(
             "training.recompute_every",
-            f"recomputes one layer in {t.recompute_every}: it needs recompute full or operators",
+            "needs recompute full or operators",
         )
     if z.offload_activations != "none" and t.recompute != "full":
         raise FieldError(
             "zero.offload_activations",
-            "moves stored checkpoints to the host: it needs recompute full",
+            "needs recompute full: it moves activation checkpoints to the CPU",
         )
     if z.partition_activations:
         if p.tp == 1:
             raise FieldError(
                 "zero.partition_activations",
-                "splits what tensor-parallel ranks hold alike; with tp = 1 there is "
-                "nothing (data-parallel ranks hold different data)",
+                "needs tp above 1: it splits activation checkpoints among tensor-parallel ranks "
+                "(data-parallel ranks hold different data)",
             )
         if t.recompute != "full":
             raise FieldError(
                 "zero.partition_activations",
-                "splits stored checkpoints (P_a): it needs recompute full",
+                "needs recompute full: it splits activation checkpoints (P_a)",
             )
         if p.sequence_parallel:
             raise FieldError(
@@ -231,8 +218,8 @@ def _check_activations(job: Job) -> None:
     ):
         raise FieldError(
             "training.attention",
-            f"{t.attention}: of the class of {m.family or 'this model'} only unfused "
-            "attention is known: --attention eager counts it",
+            f"{t.attention} is not known for {m.family or 'this model'}, only unfused attention: "
+            "choose training.attention eager",
         )
     if t.seq and m.longest and t.seq > m.longest:
         raise FieldError(

@@ -62,9 +62,7 @@ class Lora(Spec):
     def _refused(cls, data: Any) -> Any:
         """Refuse variants of LoRA with other tensors than the two matrices."""
         if isinstance(data, dict) and data.get("use_dora"):
-            raise FieldError(
-                "model.lora.use_dora", "DoRA's magnitudes are not counted; plain LoRA is"
-            )
+            raise FieldError("model.lora.use_dora", "DoRA is not supported, only plain LoRA")
         return (
             {key: value for key, value in data.items() if key != "use_dora"}
             if isinstance(data, dict)
@@ -96,14 +94,14 @@ class Lora(Spec):
                 )
             names.append(name)
         if len(names) > _MOST_TARGETS:
-            raise ValueError(f"{len(names)} names are more than {_MOST_TARGETS}")
+            raise ValueError(f"has {len(names)} names; the most is {_MOST_TARGETS}")
         return tuple(dict.fromkeys(names))
 
     @model_validator(mode="after")
     def _check(self) -> Self:
         if ALL_LINEAR in self.targets and len(self.targets) > 1:
             raise FieldError(
-                "model.lora.targets", f"{ALL_LINEAR} stands for every linear layer: name it alone"
+                "model.lora.targets", f"{ALL_LINEAR} means every linear layer: name it alone"
             )
         return self
 
@@ -121,7 +119,7 @@ def read_lora(value: Any) -> Lora | None:
         )
         raise FieldError(
             f"model.lora.{given}",
-            "is missing" if given == "rank" else "adapters need their rank too",
+            "is missing" if given == "rank" else "adapters need a rank (model.lora.rank)",
         )
     try:
         return Lora.model_validate(value)

@@ -50,6 +50,7 @@ class Loss(Spec):
         chunked = any(row.of == "chunk" for row in self.rows)
         if chunked != (self.chunks > 1 or self.by_width):
             raise FieldError(
-                "loss.rows", "speak of a chunk just where chunks is above 1 or by_width is true"
+                "loss.rows",
+                "need one of a chunk if chunks is above 1 or by_width is true, and none otherwise",
             )
         return self

@@ -54,16 +54,14 @@ class Parallel(Spec):
         if self.sequence_parallel and self.tp == 1:
             raise FieldError(
                 "parallel.sequence_parallel",
-                "splits what tensor parallelism replicates: it needs tp above 1",
+                "needs tp above 1: it splits what tensor-parallel ranks replicate",
             )
         for name in ("first_stage_layers", "last_stage_layers"):
             if getattr(self, name) is not None and self.pp == 1:
-                raise FieldError(
-                    f"parallel.{name}", "is of a pipeline's stage: it needs pp above 1"
-                )
+                raise FieldError(f"parallel.{name}", "needs pp above 1")
         if self.pipeline_stage is not None and self.pipeline_stage > self.pp:
             raise FieldError(
                 "parallel.pipeline_stage",
-                f"{self.pipeline_stage} is not one of the {self.pp} stages (pp)",
+                f"{self.pipeline_stage} is not one of the {self.pp} pipeline stages (pp)",
             )
         return self

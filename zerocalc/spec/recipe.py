@@ -93,7 +93,7 @@ class Recipe(Spec):
                 )
         names = [row.name for row in self.rows]
         if len(set(names)) < len(names):
-            raise FieldError("recipe.rows", "have two rows of one name")
+            raise FieldError("recipe.rows", "have two rows of the same name")
         return self
 
     @property

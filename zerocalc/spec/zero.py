@@ -208,7 +208,7 @@ class Zero(Spec):
                 )
             stages.append(int(text))
         if not stages:
-            raise ValueError("names no stage")
+            raise ValueError("is empty")
         return tuple(sorted(set(stages)))
 
     @model_validator(mode="after")
@@ -216,13 +216,13 @@ class Zero(Spec):
         if self.cpu_checkpointing and not self.partition_activations:
             raise FieldError(
                 "zero.cpu_checkpointing",
-                "moves partitioned activations to the host: it needs partition_activations too",
+                "needs partition_activations: it moves partitioned activations to the CPU",
             )
         if self.fragmentation is not None and self.defragment and self.fragmentation > 0:
             raise FieldError(
                 "zero.fragmentation",
-                f"{self.fragmentation:g} contradicts defragment (M_D), under which nothing "
-                "is lost: turn that off, or leave this out",
+                f"{self.fragmentation:g} contradicts defragment (M_D), with which "
+                "nothing is lost: turn one of them off",
             )
         sizes = {
             "reduce_bucket_size": self.reduce_bucket_size,
@@ -232,8 +232,7 @@ class Zero(Spec):
             if self.buffers == "fused" and size != DEFAULT_BUCKET_ELEMENTS:
                 raise FieldError(
                     f"zero.{name}",
-                    f"{size:,} contradicts buffers fused, one buffer of the model's size: "
-                    "buckets are for constant ones",
+                    f"{size:,} contradicts buffers fused, which has no buckets",
                 )
         return self
 
