@@ -76,7 +76,7 @@ def test_interleaving_never_holds_more_than_there_is() -> None:
     [
         (
             "--interleave 2",
-            "--interleave: gives each pipeline stage 2 chunks of layers: it needs --pp above 1",
+            "--interleave: needs --pp above 1: it divides each pipeline stage into chunks",
         ),
         (
             "--pp 4 --interleave 7 --accumulation 4",
@@ -84,11 +84,11 @@ def test_interleaving_never_holds_more_than_there_is() -> None:
         ),
         (
             "--pp 4 --interleave 2 --accumulation 6",
-            "--interleave: interleaving takes micro-batches in rounds of 4 (pp): 6 a step",
+            "--interleave: needs micro-batches in groups of pp: 4 does not divide the 6 per step",
         ),
         (
             "--recompute-every 2",
-            "--recompute-every: recomputes one layer in 2: it needs --recompute full or operators",
+            "--recompute-every: needs --recompute full or operators",
         ),
         (
             "--recompute selective --recompute-modules nothing",

@@ -105,9 +105,9 @@ BLAMED = [
     ),
     (
         "--framework ours/adafactor-fw.toml",
-        "--framework ours/adafactor-fw.toml: recipe: adafactor keeps",
+        "--framework ours/adafactor-fw.toml: recipe: adafactor stores",
     ),
-    ("--recipe adafactor", "--recipe: adafactor keeps"),
+    ("--recipe adafactor", "--recipe: adafactor stores"),
     ("--gpu ours/bad-card.toml", "--gpu ours/bad-card.toml: memory: is not"),
     ("--gpu ours/node.toml", "--gpu ours/node.toml: gpus: is not a known field"),
 ]

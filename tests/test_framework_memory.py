@@ -222,11 +222,11 @@ def test_offload_copies_gradients_of_trained_tensors() -> None:
     ("zero", "words"),
     [
         ({"secondary_group": 3}, "3 does not divide the 8 ranks"),
-        ({"secondary_group": 4, "stage": 2}, "stage 3 is not asked for"),
-        ({"quantised_weights": True, "stage": 1}, "stage 3 is not asked for"),
-        ({"quantised_gradients": True, "stage": 1}, "stage 3 is not asked for"),
-        ({"quantised_gradients": True, "stage": 3}, "needs whole nodes of 16 ranks"),
-        ({"reduce_to_owner": True, "stage": 3}, "is for stages 1 and 2"),
+        ({"secondary_group": 4, "stage": 2}, "needs stage 3, not 2"),
+        ({"quantised_weights": True, "stage": 1}, "needs stage 3, not 1"),
+        ({"quantised_gradients": True, "stage": 1}, "needs stage 3, not 1"),
+        ({"quantised_gradients": True, "stage": 3}, "shards over whole nodes of 16 ranks"),
+        ({"reduce_to_owner": True, "stage": 3}, "needs stage 1 or 2, not 3"),
         ({"grad_accum_dtype": "bf16"}, "fp32"),
     ],
 )

@@ -78,13 +78,13 @@ LINES = [
     ),
     (
         "plan --params 1B --gpus 8 --framework torchtitan --overlap-comm",
-        "--overlap-comm: means nothing to torchtitan, which has --defer-grad-sync, "
+        "--overlap-comm: not supported by torchtitan (supported: --defer-grad-sync, "
         "--reduce-dtype, --shard-group",
     ),
     (
         "plan --params 1B --gpus 8 --pa-cpu",
-        "--cpu-checkpointing: moves partitioned activations to the host: it needs "
-        "--partition-activations too",
+        "--cpu-checkpointing: needs --partition-activations: it moves partitioned activations "
+        "to the CPU",
     ),
     (
         "plan --layers 4 --hidden 65 --heads 4 --gpus 8",
@@ -92,12 +92,11 @@ LINES = [
     ),
     (
         "plan --params 1B --gpus 8 --sequence-parallel",
-        "--sequence-parallel: splits what tensor parallelism replicates: it needs --tp above 1",
+        "--sequence-parallel: needs --tp above 1: it splits what tensor-parallel ranks replicate",
     ),
     (
         "plan --params 1B --gpus 8 --gather broadcast",
-        "--gather: broadcast sends block by block: say how many blocks the parameters are "
-        "cut into (--blocks)",
+        "--gather: broadcast sends whole blocks: give their number (--blocks)",
     ),
     (
         "plan --params 1B --gpus 8 --kernel-efficiency 1",
@@ -151,7 +150,9 @@ def test_fields_keep_their_names_where_a_file_is_at_fault() -> None:
         )
     )
     said = refused(run("plan", "--job", "job.json"))
-    assert said.endswith("it needs partition_activations too (in job.json)")
+    assert said.endswith(
+        "needs partition_activations: it moves partitioned activations to the CPU (in job.json)"
+    )
 
 
 @pytest.mark.parametrize(

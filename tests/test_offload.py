@@ -406,50 +406,50 @@ NODE = "--params 1B --gpus 8 "
 REFUSED = [
     (
         NODE + "--stage 1 --offload-optimizer cpu",
-        "--offload-optimizer: cpu is not for stage 1 of paper, but for stages 2, 3",
+        "--offload-optimizer: cpu is not supported at stage 1 of paper (supported: stages 2, 3)",
     ),
     (
         NODE + "--stage 2 --offload-params cpu",
-        "--offload-params: cpu is not for stage 2 of paper, but for stage 3",
+        "--offload-params: cpu is not supported at stage 2 of paper (supported: stage 3)",
     ),
-    (NODE + "--offload-optimizer nvme", "--offload-optimizer: nvme needs drives"),
-    (NODE + "--offload-params nvme", "--offload-params: nvme needs drives"),
+    (NODE + "--offload-optimizer nvme", "--offload-optimizer: nvme needs a capacity"),
+    (NODE + "--offload-params nvme", "--offload-params: nvme needs a capacity"),
     (
         NODE + "--framework deepspeed --stage 2 --offload-optimizer nvme --nvme-capacity 1TB",
-        "--offload-optimizer: nvme is not for stage 2",
+        "--offload-optimizer: nvme is not supported at stage 2",
     ),
     (
         NODE + "--framework fsdp2 --offload-optimizer cpu",
-        "--offload-params: fsdp2 moves parameters, gradients and optimizer together",
+        "--offload-params: fsdp2 offloads parameters, gradients and optimizer states together",
     ),
     (
         NODE + "--framework fsdp1 --offload-params cpu",
-        "--offload-optimizer: fsdp1 moves parameters, gradients and optimizer together",
+        "--offload-optimizer: fsdp1 offloads parameters, gradients and optimizer states together",
     ),
     (
         NODE + "--framework torchtitan --offload-params nvme --offload-optimizer nvme",
-        "--offload-optimizer: nvme is nowhere that torchtitan",
+        "--offload-optimizer: nvme is not supported by torchtitan (supported: cpu)",
     ),
     (
         NODE + "--framework megatron --offload-optimizer cpu",
-        "--offload-optimizer: megatron keeps all states on the GPU",
+        "--offload-optimizer: not supported by megatron",
     ),
     (NODE + "--offload-optimizer disk", "--offload-optimizer: 'disk' is not one of"),
     (
         NODE + "--offload-activations cpu",
-        "--offload-activations: moves stored checkpoints to the host: it needs --recompute full",
+        "--offload-activations: needs --recompute full: it moves activation checkpoints to the CPU",
     ),
     (
         NODE + "--framework fsdp2 --offload-activations cpu --recompute full",
-        "--offload-activations: means nothing to fsdp2",
+        "--offload-activations: not supported by fsdp2",
     ),
     (
         NODE + "--stage 3 --offload-optimizer cpu --defer-grad-sync",
-        "--offload-optimizer: cpu together with --defer-grad-sync is not known",
+        "--offload-optimizer: cpu is not modelled with --defer-grad-sync",
     ),
     (
         NODE + "--stage 3 --blocks 8 --offload-params cpu --gather broadcast",
-        "--offload-params: has every rank bring its part",
+        "--offload-params: contradicts gather broadcast: every rank copies its shard",
     ),
     (NODE + "--offload-optimizer cpu --cpu-memory 0", "--cpu-memory:"),
     (NODE + "--offload-optimizer cpu --cpu-bandwidth 0GB/s", "--cpu-bandwidth:"),

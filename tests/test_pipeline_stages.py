@@ -168,7 +168,7 @@ def test_how_layers_are_dealt(
                 "parallel": {"pp": 4},
                 "framework": "torchtitan",
             },
-            "would leave a stage none",
+            "one gets none of the 4 layers",
         ),
         (
             {
@@ -176,7 +176,7 @@ def test_how_layers_are_dealt(
                 "cluster": {"gpus": 2},
                 "parallel": {"pp": 2, "pipeline_stage": 3},
             },
-            "3 is not one of the 2 stages",
+            "3 is not one of the 2 pipeline stages",
         ),
         (
             {
@@ -306,20 +306,20 @@ def test_the_ends_of_a_pipeline_have_the_layers_that_are_told(flags: str, dealt:
     [
         (
             "--pp 16",
-            "--pp: 16 stages do not divide the 126 layers, and megatron deals out whole "
-            "shares only; --first-stage-layers and --last-",
+            "--pp: 16 stages do not divide the 126 layers, and megatron assigns layers evenly "
+            "only; give --first-stage-layers or --last-",
         ),
         (
             "--pp 16 --first-stage-layers 7",
-            "--first-stage-layers: 15 stages do not divide the 119 layers that are left",
+            "--first-stage-layers: 15 stages do not divide the 119 remaining layers",
         ),
         (
             "--pp 2 --first-stage-layers 7 --last-stage-layers 8",
-            "--first-stage-layers: of 126 layers 111 would be left for 0 stages",
+            "--first-stage-layers: leaves 111 of 126 layers for 0 stages",
         ),
         (
             "--first-stage-layers 7",
-            "--first-stage-layers: is of a pipeline's stage: it needs --pp above 1",
+            "--first-stage-layers: needs --pp above 1",
         ),
         (
             "--pp 16 --interleave 2 --accumulation 16 --first-stage-layers 7 --last-stage-layers 7",

@@ -340,6 +340,45 @@ def test_flags_are_spelled_like_their_fields() -> None:
         assert flag.help.endswith(".")
 
 
+def _undocumented_fields(tree: ast.Module) -> Iterator[str]:
+    """The fields of classes that no docstring follows; constants of a class are none."""
+    for node in tree.body:
+        if not isinstance(node, ast.ClassDef):
+            continue
+        for statement, after in zip(node.body, [*node.body[1:], None], strict=True):
+            if not isinstance(statement, ast.AnnAssign) or not isinstance(
+                statement.target, ast.Name
+            ):
+                continue
+            documented = (
+                isinstance(after, ast.Expr)
+                and isinstance(after.value, ast.Constant)
+                and isinstance(after.value.value, str)
+            )
+            if not documented:
+                yield f"{node.name}.{statement.target.id}"
+
+
+UNDOCUMENTED = frozenset({"spec/model.py", "spec/stack.py"})
+"""Files whose fields have no docstrings yet; one that has them leaves this list."""
+
+
+@pytest.mark.parametrize(
+    "file",
+    [
+        pytest.param(
+            file,
+            id=name(file),
+            marks=[pytest.mark.xfail(strict=True)] if name(file) in UNDOCUMENTED else [],
+        )
+        for file in sorted((PACKAGE / "spec").glob("*.py"))
+    ],
+)
+def test_every_field_of_a_spec_has_a_docstring(file: Path) -> None:
+    """A string under each field says what it is, in which unit, and what it changes."""
+    assert not list(_undocumented_fields(ast.parse(file.read_text("utf-8"))))
+
+
 def test_every_field_of_zero_has_a_default() -> None:
     assert Zero() == Zero.model_validate({})
 

@@ -72,7 +72,7 @@ def test_what_changes_something_is_not(line: str) -> None:
 def test_attention_of_a_class_that_has_no_fused_one(model: str) -> None:
     line = f"plan --model {model} --gpus 8 --seq 512"
     said = refused(run_line(f"{line} --framework deepspeed"))
-    assert said.endswith("only unfused attention is known: --attention eager counts it")
+    assert said.endswith("only unfused attention: choose --attention eager")
     assert run_line(f"{line} --framework deepspeed --attention eager").status == 0
     assert any(
         "--attention eager counts it" in note

@@ -24,10 +24,10 @@ if TYPE_CHECKING:
     from zerocalc.results import Plan as Plan
     from zerocalc.spec.cluster import Cluster as Cluster
     from zerocalc.spec.cluster import Gpu as Gpu
-    from zerocalc.spec.cluster import Parallel as Parallel
     from zerocalc.spec.framework import Framework as Framework
     from zerocalc.spec.job import Job as Job
     from zerocalc.spec.model import Model as Model
+    from zerocalc.spec.parallel import Parallel as Parallel
     from zerocalc.spec.recipe import Recipe as Recipe
     from zerocalc.spec.training import Training as Training
     from zerocalc.spec.zero import Zero as Zero
@@ -40,7 +40,7 @@ _HOMES = {
     "Gpu": "spec.cluster",
     "Job": "spec.job",
     "Model": "spec.model",
-    "Parallel": "spec.cluster",
+    "Parallel": "spec.parallel",
     "Plan": "results",
     "Recipe": "spec.recipe",
     "Training": "spec.training",

@@ -205,7 +205,9 @@ def _of_node(job: Job, tier: Literal["cpu", "nvme"], elsewhere: list[Term]) -> H
 
 def _communication(job: Job, holds: Rank, schedule: Schedule, stage: int) -> Communication:
     elements = schedule.volume_elements(
-        {**DTYPE_BYTES, "int8": DTYPE_BYTES[job.gather_dtype]} if job.quantises else DTYPE_BYTES
+        {**DTYPE_BYTES, "int8": DTYPE_BYTES[job.gather_dtype]}
+        if job.zero.quantises
+        else DTYPE_BYTES
     )
     baseline = elements if not stage else _all_reduced(job, holds)
     placements = tuple([placed(job, entry) for entry in schedule.collectives])
@@ -230,7 +232,7 @@ def _all_reduced(job: Job, holds: Rank) -> int:
         [
             OPERATIONS["all_reduce"].volume * part.trainable
             for part in holds.parts or (holds,)
-            if (job.reducing(0) if part.group == "dp" else part.shards) > 1
+            if (job.gradient_group if part.group == "dp" else part.shards) > 1
         ]
     )
 

@@ -50,7 +50,7 @@ def test_batch_sizes_of_flags_count_as_the_files() -> None:
 
 def test_another_frameworks_flag_blames_the_key() -> None:
     refusal = line(zero(sub_group_size=5), "--framework", "fsdp2")
-    assert refusal.startswith("error: zero_optimization.sub_group_size: means nothing to fsdp2")
+    assert refusal.startswith("error: zero_optimization.sub_group_size: not supported by fsdp2")
 
 
 def test_a_wrong_flag_is_still_blamed() -> None:

@@ -117,11 +117,11 @@ REFUSED = [
     ),
     (
         zero(offload_param={"device": "nvme"}),
-        "zero_optimization.offload_param.device: nvme needs drives",
+        "zero_optimization.offload_param.device: nvme needs a capacity",
     ),
     (
         zero(offload_optimizer={"device": "cpu"}, zero_quantized_weights=True),
-        "zero_optimization.offload_optimizer.device: cpu together with quantised",
+        "zero_optimization.offload_optimizer.device: cpu is not modelled with quantised",
     ),
     (zero(7), "zero_optimization.stage: 7 is not a ZeRO stage"),
     (zero(stage="two"), "zero_optimization.stage: 'two' is not a whole number"),  # type: ignore[arg-type]
@@ -155,7 +155,7 @@ REFUSED = [
     ({**zero(), "communication_data_type": "fp8"}, "communication_data_type: 'fp8' is not one of"),
     (
         {**zero(), "activation_checkpointing": {"cpu_checkpointing": True}},
-        "activation_checkpointing.cpu_checkpointing: moves stored checkpoints",
+        "activation_checkpointing.cpu_checkpointing: needs recompute full",
     ),
     ({**zero(), "elasticity": {"enabled": True}}, "elasticity: "),
     ({**zero(), "zero_optimization": 3}, "zero_optimization: 3 is not a table of settings"),
@@ -310,4 +310,6 @@ def test_partitioned_activations_need_ranks_to_split_over() -> None:
         "nothing is split without tensor-parallel ranks" in note for note in answer(config)["notes"]
     )
     assert job(config, "--tp", "2", "--recompute", "full")["zero"]["partition_activations"] is True
-    assert "needs recompute full (in config.json)" in line(config, "--tp", "2")
+    assert "needs recompute full: it splits activation checkpoints (P_a) (in config.json)" in line(
+        config, "--tp", "2"
+    )

@@ -16,7 +16,7 @@ from zerocalc.ledger import record
 from zerocalc.quantities import format_gib, format_rate
 from zerocalc.sharding.rank import Rank, shares
 from zerocalc.spec.job import Job
-from zerocalc.spec.offload import NOT_KNOWN_WITH
+from zerocalc.spec.offload import unmodelled_with
 from zerocalc.spec.zero import Device
 
 HALF, MOST = 0.5, 0.9
@@ -65,11 +65,7 @@ def would_fit(job: Job) -> list[str]:
     """What fits with states in host memory, the optimizer alone or else the parameters too, in one
     line; none where nothing does.
     """
-    if (
-        job.zero.offloads
-        or job.zero.gather == "broadcast"
-        or any(job.zero.chosen(name) for name in NOT_KNOWN_WITH)
-    ):
+    if job.zero.offloads or job.zero.gather == "broadcast" or unmodelled_with(job.zero):
         return []
     for choice in CHOICES:
         changed = job.model_copy(update={"zero": job.zero.model_copy(update=choice)})

@@ -15,6 +15,7 @@ from zerocalc.ledger import record
 from zerocalc.results import Estimate, cheapest
 from zerocalc.sharding.rank import shares
 from zerocalc.spec.base import FieldError
+from zerocalc.spec.checks import check_job
 from zerocalc.spec.job import Job
 
 COSTS, TENSOR_PARALLEL = 5, 3
@@ -166,7 +167,7 @@ class _Search:
 def _stands(job: Job) -> bool:
     """Whether a changed job's parts go together."""
     try:
-        job.check()
+        check_job(job)
     except FieldError:
         return False
     return True

@@ -115,9 +115,9 @@ PHRASES = (
         lambda found: FLAG_OF_PATH.get(found[0], found[0]),
     ),
     (
-        r"\bwhich has ([a-z_, ]+)$",
+        r"\(supported: ([a-z_, ]+)\)$",
         lambda found: (
-            f"which has {', '.join(FIELDS.get(name, name) for name in found[1].split(', '))}"
+            f"(supported: {', '.join(FIELDS.get(name, name) for name in found[1].split(', '))})"
         ),
     ),
     (rf"(?<![\w.'-])(?:{UNMISTAKABLE})(?![\w'])", lambda found: FIELDS[found[0]]),
@@ -130,8 +130,8 @@ PHRASES = (
 def in_flags(text: str) -> str:
     """An error about what was written as a flag, with the flags for the fields that it names.
 
-    >>> in_flags("moves partitioned activations to the host: it needs partition_activations too")
-    'moves partitioned activations to the host: it needs --partition-activations too'
+    >>> in_flags("needs partition_activations: it moves partitioned activations to the CPU")
+    'needs --partition-activations: it moves partitioned activations to the CPU'
     """
     for pattern, flags in PHRASES:
         text = re.sub(pattern, flags, text)

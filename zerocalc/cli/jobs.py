@@ -18,7 +18,8 @@ from zerocalc.cli.overrides import call_by_change, make_way
 from zerocalc.presets import PresetError
 from zerocalc.results import Plan
 from zerocalc.spec.base import FieldError, Spec, explain
-from zerocalc.spec.job import DEFAULT_FRAMEWORK, Job
+from zerocalc.spec.defaults import DEFAULT_FRAMEWORK
+from zerocalc.spec.job import Job
 from zerocalc.spec.model import Model
 
 S = TypeVar("S", bound=Spec)

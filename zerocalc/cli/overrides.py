@@ -9,8 +9,8 @@ from typing import Any
 
 from zerocalc.cli.errors import UserError
 from zerocalc.presets import label
+from zerocalc.spec.defaults import DEFAULT_OF
 from zerocalc.spec.dimensions import DEFAULT_KIND, DIMENSIONS, only_given
-from zerocalc.spec.job import DEFAULT_OF
 
 FROM_NODE = {"gpu": "gpu", "gpus_per_node": "gpus"}
 """What a node says of a cluster: the cluster's field, and the node's."""

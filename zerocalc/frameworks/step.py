@@ -53,9 +53,10 @@ class Step:
         self.phase: Phase = "forward"
         self.overlaps = job.overlaps(stage.stage)
         self.micro_batches = job.training.accumulation
-        self.reductions = job.reductions(stage.sync)
+        defers = job.zero.defer_grad_sync or (job.framework.pipelines_defer and job.parallel.pp > 1)
+        self.reductions = 1 if stage.sync == "step" or defers else self.micro_batches
         self.accumulates = self.micro_batches > 1
-        self.deferred = self.accumulates and job.defers
+        self.deferred = self.accumulates and defers
         self._alive: dict[int, Term] = {}
         self._made: dict[tuple[str | int, ...], Term | None] = {}
         self._alive_bytes = 0
@@ -68,14 +69,23 @@ class Step:
     # Dtypes and groups of ranks.
 
     def dtype(self, word: Word) -> str:
-        """The dtype that a word stands for."""
-        return self.job.dtype_of(word)
+        """The dtype that a word stands for; ``weights`` are those that are trained."""
+        job = self.job
+        if word == "gather":
+            return job.gather_dtype
+        if word == "reduce":
+            return job.reduce_dtype
+        if word == "weights":
+            rows = job.trained_recipe.rows
+            return next(row.dtype for row in rows if row.kind == "weights" and row.of != "frozen")
+        return job.recipe.compute if word == "compute" else word
 
     @cached_property
     def shards(self) -> Link:
         """The ranks that share one copy of the states; all, where none of them is sharded."""
         job, rank = self.job, self.rank
-        return self.link(job.reducing(self.stage) if rank.group == "dp" else rank.shards)
+        ranks = job.shards if self.stage else job.gradient_group
+        return self.link(ranks if rank.group == "dp" else rank.shards)
 
     @cached_property
     def replicas(self) -> Link:

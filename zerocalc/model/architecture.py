@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from zerocalc.formulas.formula import ceil_div
 from zerocalc.ledger import replaced
 from zerocalc.model.module import Module, ParameterRow, Replicated, linear
-from zerocalc.spec.cluster import Parallel
+from zerocalc.spec.parallel import Parallel
 
 if TYPE_CHECKING:
     from zerocalc.model.trace import Tape

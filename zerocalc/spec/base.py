@@ -163,12 +163,12 @@ def _wording(fault: Any, path: str) -> str:
             f"{value} is not one of {context['expected'].replace(' or ', ', ')}"
         ),
         "bool_type": lambda: f"{value} is not true or false",
-        "string_type": lambda: f"{value} is not a text",
-        "string_unicode": lambda: f"{value} holds a character that is none",
+        "string_type": lambda: f"{value} is not a string",
+        "string_unicode": lambda: f"{value} has an invalid character",
         "string_too_long": lambda: (
             f"has {len(fault['input']):,} characters; the most is {context['max_length']:,}"
         ),
-        "string_too_short": lambda: "is an empty text",
+        "string_too_short": lambda: "is empty",
         "model_type": lambda: f"{value} is {table}",
         "dict_type": lambda: f"{value} is not a table of fields",
         "tuple_type": lambda: f"{value} is not a list",
@@ -182,4 +182,4 @@ def _wording(fault: Any, path: str) -> str:
         "less_than_equal": lambda: f"{value} is not at most {context['le']:,}",
         "greater_than_equal": lambda: f"{value} is not at least {context['ge']:,}",
     }
-    return words[fault["type"]]() if fault["type"] in words else f"{value} is of the wrong kind"
+    return words[fault["type"]]() if fault["type"] in words else f"{value} has the wrong type"

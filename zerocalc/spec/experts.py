@@ -13,26 +13,24 @@ if TYPE_CHECKING:
 
 
 def check_experts(job: Job) -> None:
-    """Raise `FieldError` where routed experts cannot be dealt as is asked for."""
+    """Raise `FieldError` if routed experts cannot be assigned to ranks as the job says."""
     p, m, gpus, framework = job.parallel, job.model, job.cluster.gpus, job.framework
     name = "parallel.ep" if p.ep > 1 else "parallel.etp"
     if not m.expert_counts or not job.cut_by_stage:
         raise FieldError(
             name,
-            "divides routed experts: it needs an architecture that has some and is trained "
-            "as a whole",
+            "needs a mixture-of-experts architecture with all parameters trained",
         )
     if not job.experts_apart:
         return
     if not framework.experts_at:
-        raise FieldError(name, f"{framework.name} does not deal experts to ranks of their own")
+        raise FieldError(name, f"expert parallelism is not supported by {framework.name}")
     for stage in job.stages:
         if framework.stage(stage).stage not in framework.experts_at:
             at = ", ".join(map(str, framework.experts_at))
             raise FieldError(
                 "zero.stage",
-                f"{framework.name} deals experts to ranks of their own at stages {at}, not "
-                f"at {stage}",
+                f"{stage} of {framework.name} does not support expert parallelism (stages {at} do)",
             )
     for experts in m.expert_counts:
         if experts % p.ep:
@@ -46,13 +44,13 @@ def check_experts(job: Job) -> None:
     if p.tp > 1 and not p.sequence_parallel:
         raise FieldError(
             name,
-            "beside tensor parallelism needs sequence_parallel: its ranks would route the "
-            "same tokens",
+            "with tp above 1 needs sequence_parallel: else tensor-parallel ranks route the same "
+            "tokens",
         )
     if p.tp % etp:
         raise FieldError("parallel.etp", f"{etp} does not divide tp = {p.tp}")
     z = job.zero
     if z.shard_group or z.secondary_group or z.quantised_gradients or z.gather == "broadcast":
         raise FieldError(
-            name, "is not counted beside hybrid sharding, quantised gradients or broadcast blocks"
+            name, "not modelled with hybrid sharding, quantised gradients or broadcast blocks"
         )

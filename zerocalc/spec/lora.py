@@ -1,4 +1,4 @@
-"""LoRA: a frozen base, and the two thin matrices that each adapted linear layer is given beside it
+"""LoRA: a frozen base, and two low-rank matrices added to each adapted linear layer
 (arXiv 2106.09685 §4.1).
 """
 
@@ -29,9 +29,9 @@ DEFAULT_TARGETS: Mapping[str, tuple[str, ...]] = {
     "phi": ("q_proj", "v_proj", "fc1", "fc2"),
     "rwkv": ("key", "value", "receptance", "output"),
 }
-"""What PEFT 0.21 adapts when no targets are named, by family (peft/utils/constants.py,
-TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING); of the families that are not here it knows
-Llama's kind, for which it takes `LLAMA_TARGETS`.
+"""The default targets of PEFT 0.21 by family (peft/utils/constants.py,
+TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING); of the other families it knows those like
+Llama, with `LLAMA_TARGETS`.
 """
 
 _TARGET = re.compile(r"[A-Za-z0-9_]+(\.[A-Za-z0-9_]+)*", re.ASCII)
@@ -39,28 +39,30 @@ _MOST_TARGETS = 100
 
 
 class Lora(Spec):
-    """Adapters of ``rank`` on the linear layers that ``targets`` name, as transformers spells them,
-    or on ``all-linear`` ones.
-
-    In a Model ``targets`` are always filled in; ``assumed`` says so where they were not given.
-    ``dtype`` is the adapters' own: PEFT makes them fp32 unless autocast_adapter_dtype is turned
-    off.
-    """
+    """LoRA adapters on a frozen base."""
 
     rank: Whole
+    """Rank of the adapters. Trained parameters, their states and their traffic grow with it."""
     targets: tuple[str, ...] = ()
+    """Names of the linear layers with adapters, as transformers spells them, or ``all-linear``; a
+    list or text such as ``q_proj,v_proj``. Default: PEFT's for the model's family, filled in when
+    the model is read.
+    """
     dtype: FloatDtype = "fp32"
+    """Dtype of the adapters. Default: fp32, as PEFT makes them (autocast_adapter_dtype)."""
     dropout: Fraction = 0.0
+    """Dropout rate of the adapters' input. Default: 0; above 0 a mask, and the input after it, are
+    saved for backward.
+    """
     assumed: tuple[str, ...] = ()
+    """What was filled in, in words to print with every answer. Default: nothing."""
 
     @model_validator(mode="before")
     @classmethod
     def _refused(cls, data: Any) -> Any:
-        """Variants with other tensors than two thin matrices."""
+        """Refuse variants of LoRA with other tensors than the two matrices."""
         if isinstance(data, dict) and data.get("use_dora"):
-            raise FieldError(
-                "model.lora.use_dora", "DoRA's magnitudes are not counted; plain LoRA is"
-            )
+            raise FieldError("model.lora.use_dora", "DoRA is not supported, only plain LoRA")
         return (
             {key: value for key, value in data.items() if key != "use_dora"}
             if isinstance(data, dict)
@@ -85,21 +87,21 @@ class Lora(Spec):
                 )
             names.append(name)
         if len(names) > _MOST_TARGETS:
-            raise ValueError(f"{len(names)} names are more than {_MOST_TARGETS}")
+            raise ValueError(f"has {len(names)} names; the most is {_MOST_TARGETS}")
         return tuple(dict.fromkeys(names))
 
     @model_validator(mode="after")
     def _check(self) -> Self:
         if ALL_LINEAR in self.targets and len(self.targets) > 1:
             raise FieldError(
-                "model.lora.targets", f"{ALL_LINEAR} stands for every linear layer: name it alone"
+                "model.lora.targets", f"{ALL_LINEAR} means every linear layer: name it alone"
             )
         return self
 
 
 def read_lora(value: Any) -> Lora | None:
-    """A model's adapters, validated on their own. Raises `FieldError` with the field's path in the
-    Job.
+    """The adapters of a model, validated on their own; ``None`` without any. Raises `FieldError`
+    with the field's path in the Job.
     """
     if value is None:
         return None
@@ -110,14 +112,14 @@ def read_lora(value: Any) -> Lora | None:
         )
         raise FieldError(
             f"model.lora.{given}",
-            "is missing" if given == "rank" else "adapters need their rank too",
+            "is missing" if given == "rank" else "adapters need a rank (model.lora.rank)",
         )
     return read_part("model.lora", Lora, value)
 
 
 def with_targets(value: Any, family: Any) -> Any:
-    """Adapters as given, with the targets that PEFT would take for the family where none are named,
-    and words that say so.
+    """Adapters with PEFT's default targets for the family filled in if none are named, and an
+    assumption that says so.
     """
     data = value.model_dump() if isinstance(value, Lora) else value
     if not isinstance(data, dict):

@@ -1,6 +1,4 @@
-"""The checks that cross what a job keeps elsewhere than on the GPU with its stage, its framework
-and its machine.
-"""
+"""The checks that cross a job's offloading with its stages, its framework and its machine."""
 
 from __future__ import annotations
 
@@ -11,6 +9,7 @@ from zerocalc.spec.base import FieldError
 if TYPE_CHECKING:
     from zerocalc.spec.framework import FrameworkStage
     from zerocalc.spec.job import Job
+    from zerocalc.spec.zero import Zero
 
 NOT_KNOWN_WITH = (
     "defer_grad_sync",
@@ -19,12 +18,14 @@ NOT_KNOWN_WITH = (
     "quantised_gradients",
     "grad_accum_dtype",
 )
-"""Choices whose part in offloading no source says and no run has shown."""
+"""Options that no source describes, and no recorded run shows, together with offloading; off by
+default.
+"""
 
 
 def check_offload(job: Job) -> None:
-    """Raise `FieldError` where a stage asked for cannot offload that, where there is no drive, or
-    where nothing is known of a combination.
+    """Raise `FieldError` if a stage does not support the offloading, a node has no NVMe drives, or
+    a combination is not modelled.
     """
     zero, framework = job.zero, job.framework
     chosen = {"offload_optimizer": zero.offload_optimizer, "offload_params": zero.offload_params}
@@ -42,38 +43,39 @@ def check_offload(job: Job) -> None:
         if not job.can_offload(stage):
             raise FieldError(
                 field,
-                f"{device} is not for stage {stage.stage} of {framework.name}, but for "
-                f"{_listed(able)}",
+                f"{device} is not supported at stage {stage.stage} of {framework.name} "
+                f"(supported: {_listed(able)})",
             )
     if "nvme" in chosen.values() and job.cluster.capacity("nvme") is None:
         field = next(f"zero.{name}" for name, device in chosen.items() if device == "nvme")
         raise FieldError(
             field,
-            "nvme needs drives: give nvme_capacity, such as 30TB, or a node that is known "
-            "to have some",
+            "nvme needs a capacity: give nvme_capacity, such as 30TB, or a node with NVMe drives",
         )
-    for name in NOT_KNOWN_WITH:
-        if zero.chosen(name):
-            raise FieldError(field, f"{device} together with {name} is not known")
+    for name in unmodelled_with(zero):
+        raise FieldError(field, f"{device} is not modelled with {name}")
     if job.experts_apart:
-        raise FieldError(
-            field, f"{device} together with experts on ranks of their own is not known"
-        )
+        raise FieldError(field, f"{device} is not modelled with expert parallelism")
     if zero.gather == "broadcast" and zero.offload_params != "none":
         raise FieldError(
             "zero.offload_params",
-            "has every rank bring its part of each layer, which contradicts gather broadcast",
+            "contradicts gather broadcast: every rank copies its shard of each layer to the GPU",
         )
 
 
+def unmodelled_with(zero: Zero) -> list[str]:
+    """The options of a job that are not modelled together with offloading."""
+    return [name for name in NOT_KNOWN_WITH if getattr(zero, name)]
+
+
 def _unable(job: Job, stages: tuple[FrameworkStage, ...]) -> FieldError:
-    """What no stage of the framework can do, and what would be possible."""
+    """The error if no stage of the framework supports the offloading, and what is supported."""
     zero, name = job.zero, job.framework.name
     offloads = [stage.offload for stage in stages if stage.offload is not None]
     if not offloads:
         return FieldError(
             "zero.offload_optimizer" if zero.offload_optimizer != "none" else "zero.offload_params",
-            f"{name} keeps all states on the GPU",
+            f"not supported by {name}",
         )
     for field, device, takes in (
         (
@@ -86,14 +88,14 @@ def _unable(job: Job, stages: tuple[FrameworkStage, ...]) -> FieldError:
         if device != "none" and device not in takes:
             return FieldError(
                 f"zero.{field}",
-                f"{device} is nowhere that {name} keeps them; it has "
-                f"{', '.join(sorted(takes)) or 'none'}",
+                f"{device} is not supported by {name} "
+                f"(supported: {', '.join(sorted(takes)) or 'none'})",
             )
     wanting = "offload_params" if zero.offload_params == "none" else "offload_optimizer"
     return FieldError(
         f"zero.{wanting}",
-        f"{name} moves parameters, gradients and optimizer together: give "
-        "offload_optimizer and offload_params alike",
+        f"{name} offloads parameters, gradients and optimizer states together: give "
+        "offload_optimizer and offload_params the same value",
     )
 
 

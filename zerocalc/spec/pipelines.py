@@ -13,28 +13,27 @@ if TYPE_CHECKING:
 
 
 def check_pipeline(job: Job) -> None:
-    """Raise `FieldError` where layers cannot be dealt to the stages, or micro-batches to
-    interleaved ones.
+    """Raise `FieldError` if layers cannot be assigned to stages, or micro-batches to interleaved
+    ones.
     """
     p, layers = job.parallel, job.model.layer_count
     if p.interleave > 1:
         _check_interleaving(job)
     if layers and p.first_stage_layers is None and p.last_stage_layers is None:
-        _check_dealt(job, layers)
+        _check_even(job, layers)
     elif layers:
-        _check_told(job, layers)
+        _check_given(job, layers)
 
 
-def _check_dealt(job: Job, layers: int) -> None:
+def _check_even(job: Job, layers: int) -> None:
     p, framework = job.parallel, job.framework
     chunks = p.pp * p.interleave
     if layers % chunks and not framework.uneven_stages:
         of = f"stages of {p.interleave} chunks" if p.interleave > 1 else "stages"
         raise FieldError(
             "parallel.pp",
-            f"{p.pp} {of} do not divide the {layers} layers, and {framework.name} deals "
-            "out whole shares only; "
-            "first_stage_layers and last_stage_layers say what these stages have instead",
+            f"{p.pp} {of} do not divide the {layers} layers, and {framework.name} "
+            "assigns layers evenly only; give first_stage_layers or last_stage_layers",
         )
     if (
         framework.ends_as_layers
@@ -42,35 +41,31 @@ def _check_dealt(job: Job, layers: int) -> None:
     ):
         raise FieldError(
             "parallel.pp",
-            f"{framework.name} counts embedding and head as layers: of {layers}, {chunks} "
-            "would leave a stage none",
+            f"{framework.name} counts embedding and head as layers: of {chunks} "
+            f"stages, one gets none of the {layers} layers",
         )
 
 
-def _check_told(job: Job, layers: int) -> None:
-    """Whether what is told of the first and the last stage leaves the stages between as much as
-    they can have.
-    """
+def _check_given(job: Job, layers: int) -> None:
+    """Check that the layers given for the first and last stage leave enough for the others."""
     p, framework = job.parallel, job.framework
-    told = {
+    given = {
         "parallel.first_stage_layers": p.first_stage_layers,
         "parallel.last_stage_layers": p.last_stage_layers,
     }
     name, counts = (
-        next(name for name, count in told.items() if count is not None),
-        [count for count in told.values() if count is not None],
+        next(name for name, count in given.items() if count is not None),
+        [count for count in given.values() if count is not None],
     )
     left, between = layers - sum(counts), p.pp - len(counts)
     if left < between or (left and not between):
-        raise FieldError(
-            name, f"of {layers} layers {max(left, 0)} would be left for {between} stages"
-        )
+        raise FieldError(name, f"leaves {max(left, 0)} of {layers} layers for {between} stages")
     uneven = bool(between and left % between)
     if uneven and not framework.uneven_stages:
         raise FieldError(
             name,
-            f"{between} stages do not divide the {left} layers that are left, and "
-            f"{framework.name} deals out whole shares only",
+            f"{between} stages do not divide the {left} remaining layers, and "
+            f"{framework.name} assigns layers evenly only",
         )
     each = [*counts, left // between] if between else counts
     if p.interleave > 1 and (uneven or any(count % p.interleave for count in each)):
@@ -82,7 +77,7 @@ def _check_interleaving(job: Job) -> None:
     if p.pp == 1:
         raise FieldError(
             "parallel.interleave",
-            f"gives each pipeline stage {p.interleave} chunks of layers: it needs pp above 1",
+            "needs pp above 1: it divides each pipeline stage into chunks of layers",
         )
     if layers and p.pp * p.interleave > layers:
         raise FieldError(
@@ -92,6 +87,6 @@ def _check_interleaving(job: Job) -> None:
     if micro_batches % p.pp:
         raise FieldError(
             "parallel.interleave",
-            f"interleaving takes micro-batches in rounds of {p.pp} (pp): {micro_batches} a "
-            "step are no whole rounds",
+            f"needs micro-batches in groups of pp: {p.pp} does not divide the {micro_batches} per "
+            "step (training.accumulation)",
         )

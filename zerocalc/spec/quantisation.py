@@ -1,6 +1,4 @@
-"""How a frozen base keeps its quantised weights: bits, scales, zero points, and which modules stay
-as they were.
-"""
+"""How a frozen base is quantised: bits, scales, zero points, and which modules are not."""
 
 from typing import Annotated, Any, Literal
 
@@ -14,82 +12,89 @@ Layers = Annotated[int, Field(ge=0, le=10**6, strict=True)]
 
 WORDS_OF_OLD = frozenset(
     {
-        *(
-            "bitsandbytes",
-            "gptq",
-            "awq",
-            "aqlm",
-            "vptq",
-            "quanto",
-            "eetq",
-            "higgs",
-            "hqq",
-            "fbgemm_fp8",
-            "torchao",
-            "gguf",
-            "bitnet",
-            "spqr",
-            "fp8",
-        ),
-        *(
-            "quark",
-            "fp_quant",
-            "mxfp4",
-            "nvfp4",
-            "mxfp8",
-            "metal",
-            "fouroversix",
-            "sinq",
-            "gemma",
-            "modelopt",
-            "of an unnamed kind",
-        ),
+        "bitsandbytes",
+        "gptq",
+        "awq",
+        "aqlm",
+        "vptq",
+        "quanto",
+        "eetq",
+        "higgs",
+        "hqq",
+        "fbgemm_fp8",
+        "torchao",
+        "gguf",
+        "bitnet",
+        "spqr",
+        "fp8",
+        "quark",
+        "fp_quant",
+        "mxfp4",
+        "nvfp4",
+        "mxfp8",
+        "metal",
+        "fouroversix",
+        "sinq",
+        "gemma",
+        "modelopt",
+        "of an unnamed kind",
     }
 )
-"""What earlier versions wrote for a model whose config said that it is quantised: a word, and no
-format.
-"""
+"""What earlier versions saved for a quantised model: the method's name, without a format."""
 
 
 class Quantisation(Spec):
-    """A format of weights of (outputs, inputs): ``bits`` each, packed into words of ``word_bytes``,
-    and what belongs to them [bytes].
-
-    ``packed``: along each output's ``rows``, along each input's ``columns``, or ``flat``, the
-    tensor taken as one row. One scale of ``scale_bytes`` for each block of ``scale_rows`` x
-    ``scale_columns`` (0: as many as there are); with ``zero_points``, one of ``bits`` beside each,
-    packed over the outputs; with ``nested``, one further scale of ``nested_bytes`` for so many
-    scales. ``index_bytes``: for each input. ``tensor_bytes``: for each tensor, such as codebooks.
-    ``parts``: whether all linear layers are quantised, a plain decoder's, or routed experts only.
-    ``untrained``: why nothing can be trained over a base that is kept so, where that is known.
-    ``kept``: what stays as it was, by the names of tensors: everywhere, or in so many layers of
-    each group. ``bits`` are ``None`` where only the name is known.
+    """The format of a quantised weight of (outputs, inputs): packed values, scales, zero points,
+    and what else is stored with them.
     """
 
     name: Annotated[str, Field(min_length=1, max_length=100)]
+    """Name of the format."""
     title: Annotated[str, Field(max_length=200)] = ""
+    """Description in words, for tables. Default: none."""
     source: Annotated[str, Field(max_length=2000)] = ""
+    """Where the format was read or measured. Default: none."""
     bits: Annotated[int, Field(ge=1, le=8, strict=True)] | None = None
+    """Bits per value. Default: unknown, for a format of which only the name is known."""
     packed: Literal["rows", "columns", "flat"] = "rows"
+    """What is packed into whole words: the inputs of each output (``rows``), the outputs of each
+    input (``columns``), or the tensor as one row (``flat``). Default: rows.
+    """
     word_bytes: Literal[1, 4] = 1
+    """Size of a word into which values are packed [bytes]. Default: 1."""
     scale_rows: Small = 1
+    """Outputs per block that shares a scale; 0 for all outputs. Default: 1."""
     scale_columns: Small = 0
+    """Inputs per block that shares a scale. Default: 0, all inputs."""
     scale_bytes: Small = 0
+    """Size of a scale [bytes]. Default: 0, no scales."""
     zero_points: StrictBool = False
+    """Whether each scale has a zero point of ``bits``, packed along the outputs. Default: no."""
     nested: Small = 0
+    """Scales that share one scale of their own (double quantisation). Default: 0, not nested."""
     nested_bytes: Small = 0
+    """Size of such a second-level scale [bytes]. Default: 0."""
     index_bytes: Small = 0
+    """Size of what is stored per input, such as its group [bytes]. Default: 0."""
     tensor_bytes: Small = 0
+    """Size of what is stored per tensor, such as codebooks [bytes]. Default: 0."""
     parts: Literal["linear", "decoder", "experts"] = "linear"
+    """What is quantised: every linear layer, only those of a plain decoder, or only routed experts.
+    Default: linear.
+    """
     untrained: Annotated[str, Field(max_length=300)] | None = None
+    """Why nothing can be trained over such a base, for a note. Default: adapters can be trained."""
     kept: Annotated[dict[str, StrictBool | tuple[Layers, ...]], Field(max_length=100)] = Field(
         default_factory=dict
     )
+    """What is not quantised, by names of tensors: true for everywhere, or the number of layers in
+    each group of alike layers. Default: nothing.
+    """
 
 
 def read_quantisation(value: Any) -> Any:
-    """The format that a preset's name stands for; an earlier version's word stands for a format
-    that is not known.
+    """The format that a preset's name stands for; a name that an earlier version saved stands for
+    an unknown format.
     """
     if not isinstance(value, str):
         return value

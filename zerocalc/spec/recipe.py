@@ -12,7 +12,7 @@ from zerocalc.spec.base import FieldError, Spec
 Dtype = Literal["fp32", "bf16", "fp16", "int8"]
 FloatDtype = Literal["fp32", "bf16", "fp16"]
 StoredDtype = Literal["fp64", "fp32", "bf16", "fp16", "fp8"]
-"""What a checkpoint is kept in; training knows fewer."""
+"""Dtypes of a checkpoint's tensors; training supports fewer."""
 DTYPE_BYTES: dict[str, int] = {
     "fp64": 8,
     "fp32": 4,
@@ -28,42 +28,53 @@ RowOf = Literal["all", "trainable", "frozen", "linear", "matrix", "rest", "facto
 
 
 class StateRow(Spec):
-    """One row of a recipe: an item of ``dtype`` for every ``per`` of the parameters named by
-    ``of``.
-
-    ``of``: ``all`` (frozen ones too), ``trainable``, ``linear`` (weights of linear layers),
-    ``matrix`` (matrices inside the layers), ``rest`` (trainable but not matrix), ``factored`` (a
-    row and a column sum per matrix, whole vectors otherwise), ``frozen`` (the base beside
-    adapters). ``copies_weights``: a copy of 16-bit weights in fp32, which parameters that are fp32
-    themselves do without. ``sharded_from``: the first ZeRO stage that divides the row; 4 where no
-    stage does.
-    """
+    """One state of a recipe: an item of ``dtype`` for every ``per`` of the parameters in ``of``."""
 
     name: Annotated[str, Field(min_length=1, max_length=60)]
+    """Name of the term, unique in the recipe."""
     kind: RowKind
+    """The kind of memory. ``copies`` are transient and not part of the model states."""
     dtype: Dtype
+    """Dtype of an item."""
     sharded_from: Annotated[int, Field(ge=1, le=4, strict=True)]
+    """The first ZeRO stage that shards the state; 4 if none does."""
     of: RowOf = "trainable"
+    """The parameters that have the state: ``all`` (frozen ones included), ``trainable``, ``linear``
+    (weights of linear layers), ``matrix`` (matrices inside the layers), ``rest`` (trainable, not
+    matrix), ``factored`` (a sum per row and per column of a matrix, vectors whole) or ``frozen``
+    (the base under adapters).
+    """
     per: Whole = 1
+    """Parameters per item. Default: 1."""
     copies_weights: StrictBool = False
+    """Whether the state is an fp32 copy of 16-bit weights; parameters that are fp32 themselves have
+    none. Default: no.
+    """
 
 
 class Recipe(Spec):
-    """How training keeps numbers: state rows, and the dtypes of compute, of gathered weights and of
-    gradients in flight.
-
-    ``autocast``: products run in compute's dtype on copies, while norms, powers and the residual
-    stream stay in fp32.
+    """In which precision a model is trained and what its optimizer stores: the states, and the
+    dtypes of compute and of parameter gathers.
     """
 
     name: Annotated[str, Field(min_length=1, max_length=60)]
+    """Name of the recipe."""
     title: Annotated[str, Field(max_length=200)] = ""
+    """Description in words, for tables. Default: none."""
     source: Annotated[str, Field(max_length=2000)]
+    """Where the states and dtypes were read."""
     compute: FloatDtype = "bf16"
+    """Dtype of matmuls and activations. Default: bf16."""
     gather: FloatDtype = "bf16"
+    """Dtype in which sharded parameters are all-gathered. Default: bf16."""
     autocast: StrictBool = False
+    """Whether matmuls run in ``compute`` on cast copies (torch.autocast), while norms, powers and
+    the residual stream stay in fp32. Default: no. Saves more activations.
+    """
     note: Annotated[str, Field(max_length=500)] | None = None
+    """An assumption to print with every answer. Default: none."""
     rows: Annotated[tuple[StateRow, ...], Field(min_length=1, max_length=20)]
+    """The states: at least one of kind weights and one of kind gradients."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -82,13 +93,14 @@ class Recipe(Spec):
                 )
         names = [row.name for row in self.rows]
         if len(set(names)) < len(names):
-            raise FieldError("recipe.rows", "have two rows of one name")
+            raise FieldError("recipe.rows", "have two rows of the same name")
         return self
 
     @property
     def gradient_dtype(self) -> str:
-        """The dtype in which gradients are communicated unless told otherwise: the first gradient
-        row's.
+        """The dtype in which gradients are reduced by default: that of the first gradients row.
+
+        Raises `FieldError` if no row is of that kind.
         """
         for row in self.rows:
             if row.kind == "gradients":
@@ -96,12 +108,12 @@ class Recipe(Spec):
         raise FieldError("recipe.rows", "have no row of kind gradients")
 
     def for_adapters(self, dtype: FloatDtype) -> Self:
-        """The recipe of a frozen base with adapters in ``dtype``.
+        """The recipe of a frozen base with trained adapters in ``dtype``.
 
-        The base has weights in the compute dtype and nothing else. The adapters have the recipe's
-        rows where ``dtype`` is what its weights are in; otherwise weights, gradients and moments
-        that are like the weights in ``dtype``, and no copy of weights that are in the copy's dtype
-        already. Adapters that have the recipe's rows are gathered as it says, others as they are.
+        The base has weights in the compute dtype and no other state. The adapters have the recipe's
+        states if its weights are in ``dtype``. Otherwise their weights, gradients and those moments
+        that have the weights' dtype are in ``dtype``; a copy of the weights in ``dtype`` is left
+        out; and adapters are gathered in ``dtype`` instead of ``gather``.
         """
         rows: list[StateRow] = []
         own = {row.dtype for row in self.rows if row.kind == "weights"}
@@ -140,8 +152,8 @@ class Recipe(Spec):
 
     @property
     def bytes_per_parameter(self) -> float:
-        """Bytes of all state rows per trainable parameter, rows that depend on shapes and passing
-        copies aside.
+        """Bytes of model states per trainable parameter, without transient copies and states whose
+        size depends on shapes.
         """
         counted = {"all", "trainable", "matrix"}
         return sum(
