@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from hypothesis import settings
 from hypothesis import strategies as st
 
 from zerocalc import presets
@@ -21,6 +22,9 @@ GPUS = [name for name in presets.names("gpus") if "usable_bytes" in presets.load
 SMALLEST_GPU = min(
     Gpu.model_validate(presets.load("gpus", name)).usable_bytes or LARGEST_BYTES for name in GPUS
 )
+
+FEW = settings(max_examples=settings().max_examples // 4)
+"""For tests of many cases, each of which draws examples of its own."""
 
 Table = dict[str, Any]
 

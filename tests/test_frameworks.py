@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.running import run
+from tests.strategies import FEW
 from zerocalc import Job, estimate, presets
 from zerocalc.results import Estimate
 from zerocalc.spec.recipe import DTYPE_BYTES
@@ -143,6 +144,7 @@ def test_the_optimizers_temporaries_are_as_large_as_the_weights_it_updates(
 
 
 @pytest.mark.parametrize(("framework", "stage"), STAGES)
+@FEW
 @given(gpus=st.integers(1, 512), accumulation=st.integers(1, 4))
 def test_sums_and_a_group_of_one(framework: str, stage: int, gpus: int, accumulation: int) -> None:
     job = {

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -118,12 +119,18 @@ def test_counts_are_those_of_peft(known: dict[str, Any]) -> None:
     assert known["adam_bytes_fp32"] == 8 * counts.trainable
 
 
+@cache
+def default_model(family: str) -> Model:
+    """A family's default config, read once for all targets."""
+    return model_from_config(DEFAULTS[family]["config"], family)
+
+
 @pytest.mark.parametrize(
     "known", FAMILIES, ids=lambda known: f"{known['family']}-{known['targets']}"
 )
 def test_every_family_is_adapted_as_peft_does(known: dict[str, Any]) -> None:
     family = known["family"]
-    model = with_lora(model_from_config(DEFAULTS[family]["config"], family), 4, known["targets"])
+    model = with_lora(default_model(family), 4, known["targets"])
     if "error" in known or known.get("refused") or family in SHARED_BLOCKS:
         with pytest.raises(FieldError):
             count_parameters(model)
@@ -133,7 +140,7 @@ def test_every_family_is_adapted_as_peft_does(known: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("family", [name for name in DEFAULTS if name not in SHARED_BLOCKS])
 def test_every_matrix_of_a_family_has_a_known_name(family: str) -> None:
-    model = model_from_config(DEFAULTS[family]["config"], family)
+    model = default_model(family)
     arch, names = architecture(model), Names(model)
     assert arch is not None
     for module in {

@@ -5,6 +5,7 @@ counts.
 from __future__ import annotations
 
 import json
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +13,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.strategies import FEW
 from tests.test_lora import PRESET, TARGETS, with_lora
 from zerocalc import Job, presets
 from zerocalc.answers.planner import plan
 from zerocalc.estimator import estimate
 from zerocalc.results import Estimate
 from zerocalc.sharding.rank import rank
+from zerocalc.spec.model import Model
 from zerocalc.spec.recipe import DTYPE_BYTES
 
 COUNTS = [
@@ -85,6 +88,13 @@ def of(framework: str, stage: int, model: Any, gpus: int = GPUS, **more: Any) ->
     return estimate(Job.model_validate(job))
 
 
+@cache
+def adapted(name: str, adapter_rank: int, targets: str) -> Model:
+    """A measured model, built once for all frameworks."""
+    preset = presets.load("models", PRESET.get(name, name))
+    return with_lora(preset, adapter_rank, TARGETS[targets])
+
+
 def moved(answer: Estimate, moment: str, what: str) -> int:
     """Elements of the tensors that are moved in some calls."""
     calls = [c for c in answer.communication.collectives if c.moment == moment and what in c.what]
@@ -102,11 +112,7 @@ def test_every_framework_has_a_row() -> None:
 def test_adapters_are_held_and_sent_alone(case: tuple[str, int], known: dict[str, Any]) -> None:
     framework, stage = case
     trained, total = known["trainable"], known["total"]
-    model = with_lora(
-        presets.load("models", PRESET.get(known["model"], known["model"])),
-        known["r"],
-        TARGETS[known["targets"]],
-    )
+    model = adapted(known["model"], known["r"], known["targets"])
     answer = of(framework, stage, model)
     terms = answer.memory.gpu.terms
     weights, gradients, optimizer, over = HELD[case]
@@ -144,6 +150,7 @@ def padded(model: Any, ranks: int) -> int:
 
 
 @pytest.mark.parametrize(("framework", "stage"), STAGES)
+@FEW
 @given(
     rank=st.integers(1, 70),
     targets=st.sampled_from(["q_proj", "all-linear", "k_proj,down_proj", "lm_head,embed_tokens"]),

@@ -14,7 +14,7 @@ from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from tests.running import run
-from tests.strategies import Table, architectures, jobs, tables
+from tests.strategies import FEW, Table, architectures, jobs, tables
 from zerocalc.answers.document import plain, to_json
 from zerocalc.answers.planner import plan
 from zerocalc.estimator import estimate
@@ -194,6 +194,7 @@ def test_one_rank_makes_all_stages_equal_and_sends_nothing(job: Job) -> None:
 
 
 @pytest.mark.parametrize(("stage", "passes"), [(0, 2), (1, 2), (2, 2), (3, 3)])
+@FEW
 @given(params=st.integers(10**6, 10**12), gpus=st.integers(2, 10**6))
 def test_sent_bytes_approach_the_papers_volume(
     stage: int, passes: int, params: int, gpus: int
@@ -344,6 +345,7 @@ def test_nothing_unknown_is_taken_as_zero(job: Job) -> None:
 @pytest.mark.parametrize(
     "path", ["training.seq", "training.micro_batch", "model.layers", "model.hidden", "model.vocab"]
 )
+@FEW
 @given(table=tables(bare=False, with_seq=True), times=st.integers(2, 3))
 def test_memory_grows_with_the_work(path: str, table: Table, times: int) -> None:
     """Twice the tokens, layers or width never take less; the same run otherwise."""

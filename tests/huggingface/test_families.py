@@ -154,20 +154,21 @@ def test_a_family_can_be_planned_and_saved(model_type: str) -> None:
     assert Job.model_validate(answer.job.model_dump(mode="json")) == answer.job
 
 
+FILES: dict[str, dict[str, Any]] = {}
+"""The first file of each model type."""
+for _name in presets.names("families"):
+    _file = presets.load("families", _name)
+    for _model_type in _file["model_types"]:
+        FILES.setdefault(_model_type, _file)
+
+
 @pytest.mark.parametrize("model_type", [name for name in DEFAULTS if name not in {"gpt2", "llama"}])
 def test_a_config_without_a_required_key_is_refused_by_its_name(model_type: str) -> None:
     config = DEFAULTS[model_type]["config"]
-    file = next(
-        (
-            f
-            for n in presets.names("families")
-            if model_type in (f := presets.load("families", n))["model_types"]
-        ),
-        None,
-    )
-    for key in (file or {}).get("required", []):
+    file = FILES.get(model_type, {})
+    for key in file.get("required", []):
         if key in config and not any(
-            other in config for other in (file or {}).get("aliases", {}).get(key, [])
+            other in config for other in file.get("aliases", {}).get(key, [])
         ):
             with pytest.raises(PresetError, match=r"is missing|is none|not a"):
                 model_from_config({k: v for k, v in config.items() if k != key}, model_type)

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import tomllib
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -45,12 +46,23 @@ all layers' sines and cosines are not measured.
 """
 
 
+@cache
+def _read(family: str, config: str) -> str:
+    return model_from_config(json.loads(config), family).model_dump_json()
+
+
+def written_out(family: str, config: str) -> dict[str, Any]:
+    """A config's model as JSON, read once for all kernels, recipes and sizes."""
+    model: dict[str, Any] = json.loads(_read(family, config))
+    return model
+
+
 def job_of(run: dict[str, Any]) -> Job:
     known = CONFIGS[run["family"]]
     config = known["config"] | run.get("set", {}) | {"architectures": [known["architecture"]]}
     for part, changes in run.get("within", {}).items():
         config[part] = config[part] | changes
-    model = model_from_config(config, run["family"]).model_dump(mode="json")
+    model = written_out(run["family"], json.dumps(config))
     if model["stack"]:
         model["stack"]["positions"] = (
             None  # fake tensors do not look tokens up in a table that is too short
