@@ -17,10 +17,7 @@ def run(step: Step) -> None:
     step.keep(step.states())
     buckets = step.hold("gradient buckets", "buffers", rank.part("trainable"), "weights")
 
-    step.forward()
-    step.compute_layers()
-    step.compute_head()
-    step.compute_loss()
+    step.run_forward()
 
     step.backward()
     step.compute_layers_backward()

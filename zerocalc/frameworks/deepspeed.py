@@ -24,17 +24,12 @@ from zerocalc.frameworks.step import Step
 from zerocalc.ledger import Term
 from zerocalc.spec.job import Job
 
-ANYWHERE = (
-    "which parameters are trained is not known: gradients of a layer or tensor counted as if "
-    "all of it that can be were, reduced as one"
-)
 OFFLOADING = Offloading("deepspeed, stage_1_and_2.py", gradients="replaced", pinned=("master",))
 
 
 def run(step: Step) -> None:
     """One optimizer step at a stage."""
-    if not step.rank.placed:
-        step.assume(ANYWHERE)
+    step.assume_placed()
     if step.stage == 1 and step.zero.grad_accum_dtype == "fp32":
         zero_1_in_fp32(step)
     else:
@@ -45,10 +40,7 @@ def ddp(step: Step) -> None:
     """Every rank has everything; gradients are all-reduced in buckets, once a step."""
     step.keep(step.states())
 
-    step.forward()
-    step.compute_layers()
-    step.compute_head()
-    step.compute_loss()
+    step.run_forward()
 
     step.backward()
     computed = hold_gradient_being_computed(step) if step.accumulates else None
@@ -107,10 +99,7 @@ def zero_1_in_fp32(step: Step) -> None:
     step.keep(step.states())
     accumulated = step.hold("accumulated gradients", "gradients", trained, "fp32")
 
-    step.forward()
-    step.compute_layers()
-    step.compute_head()
-    step.compute_loss()
+    step.run_forward()
 
     step.backward()
     computed = hold_gradient_being_computed(step) if step.accumulates else None

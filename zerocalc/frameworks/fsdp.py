@@ -35,10 +35,7 @@ def ddp(step: Step) -> None:
     units = ShardedUnits(step, in_place=True)
     step.keep(step.states())
 
-    step.forward()
-    step.compute_layers()
-    step.compute_head()
-    step.compute_loss()
+    step.run_forward()
 
     step.backward()
     gradients = units.hold_gradients("layer's gradients", "layer", "gather")

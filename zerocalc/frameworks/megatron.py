@@ -22,10 +22,7 @@ def run(step: Step) -> None:
     shards = rank.shards if distributed else 1
     step.keep(step.states(since="load"))
 
-    step.forward()
-    step.compute_layers()
-    step.compute_head()
-    step.compute_loss()
+    step.run_forward()
 
     step.backward()
     step.compute_layers_backward()

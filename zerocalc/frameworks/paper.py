@@ -45,10 +45,7 @@ def up_to_zero_2(step: Step) -> None:
     zero, stage, offload = step.zero, step.stage, Offload(step, offloading(step.stage))
     step.keep(offload.place(step.states(), stage))
 
-    step.forward()
-    step.compute_layers()
-    step.compute_head()
-    step.compute_loss()
+    step.run_forward()
 
     step.backward()
     bucket = reduce_bucket(step)

@@ -13,10 +13,6 @@ from zerocalc.schedule import Link, Op
 from zerocalc.sharding.gather_units import Unit
 from zerocalc.spec.recipe import DTYPE_BYTES
 
-TRAINED_ANYWHERE = (
-    "which parameters are trained is not known: gradients of a layer or tensor counted as if all "
-    "of it that can be were, reduced as one"
-)
 BYTES = "int8"
 """The dtype of what is sent as bytes."""
 
@@ -141,8 +137,7 @@ class ShardedUnits:
 
     def hold_gradients(self, name: str, place: str, word: Word) -> Term | None:
         """Gradients of a unit, rounded up as its parameters are, of what is trained in it."""
-        if not self.rank.placed:
-            self.step.assume(TRAINED_ANYWHERE)
+        self.step.assume_placed()
         return self.step.hold(name, "buffers", self._part(place, trained=True), word)
 
     def hold_elements(self, name: str, elements: int, *, copies: int = 1) -> Term | None:

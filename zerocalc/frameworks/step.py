@@ -32,6 +32,12 @@ Word = Literal["gather", "reduce", "compute", "weights", "fp32", "int8"]
 """What a dtype is called in a program: by what the recipe uses it for, or by its own name."""
 
 
+TRAINED_ANYWHERE = (
+    "which parameters are trained is not known: gradients of a layer or tensor counted as if all "
+    "of it that can be were, reduced as one"
+)
+
+
 class Step:
     """One rank's optimizer step at one ZeRO stage.
 
@@ -246,6 +252,11 @@ class Step:
         """Something that is held, and nobody knows how much of it."""
         self._unknown.append(what)
 
+    def assume_placed(self) -> None:
+        """Say so where it is not known which parameters are trained."""
+        if not self.rank.placed:
+            self.assume(TRAINED_ANYWHERE)
+
     def assume(self, text: str) -> None:
         """An assumption about what is held."""
         self._assumptions.append(text)
@@ -270,6 +281,13 @@ class Step:
         """The forward pass begins; what is alive so far is there at rest."""
         self.mark("load")
         self.phase = "forward"
+
+    def run_forward(self) -> None:
+        """The whole forward pass and the loss, where nothing is gathered or freed in them."""
+        self.forward()
+        self.compute_layers()
+        self.compute_head()
+        self.compute_loss()
 
     def compute_layers(self) -> None:
         """Run the layers: the first one, with no other's activations, up to the last one."""
