@@ -5,6 +5,7 @@ it was compared. README.md and docs/accuracy.md hold it.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from statistics import mean, median
 from typing import NamedTuple
 
@@ -65,7 +66,7 @@ def reserved() -> Iterator[Line]:
     """Reserved memory, under both settings."""
     for settings, ignored in SETTINGS.items():
         errors: dict[str, list[float]] = {}
-        for each in published_runs.reserved(lambda job: with_fragmentation(job, ignored)):
+        for each in published_runs.reserved(partial(with_fragmentation, ignored=ignored)):
             errors.setdefault(each.source.removeprefix("published: "), []).append(each.error)
         yield from [Line(name, "reserved, peak", settings, found) for name, found in errors.items()]
 
