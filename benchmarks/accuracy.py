@@ -13,6 +13,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
 
+import overview
 import public_runs
 import throughput
 
@@ -30,7 +31,17 @@ INTRODUCTION = """# Accuracy
 
 Printed by `python benchmarks/accuracy.py`; a test refuses this page when it is stale. Nothing here is fitted: where a measurement differs, the
 mechanism that makes the difference is named, or the difference stays.
+"""
 
+OVERVIEW = """
+## Overview
+
+Runs that others measured on GPUs. Nothing was measured on a GPU by us. Settings: what was added to the settings that the run states. `--no-defragment`
+adds 30 % of what comes and goes in a step, for the allocator's fragmentation; by default none is added. `--workspaces` adds cuBLAS workspaces. Errors
+are absolute; the mean is signed.
+"""
+
+TABLES = """
 ## Published tables
 
 `zerocalc paper TABLE` shows every cell. A cell without a verdict is one that the source does not print exactly.
@@ -192,7 +203,7 @@ def compared(measured: int | None, ours: int) -> tuple[list[str], float | None]:
 
 def page() -> str:
     """The whole page."""
-    lines = [INTRODUCTION]
+    lines = [INTRODUCTION + OVERVIEW, *overview.table(), TABLES]
     lines += [f"| {table.name} | {summary(table)} |" for table in all_tables()]
     lines.append(ACTIVATIONS)
     errors: dict[str, tuple[list[float], list[float]]] = {}

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterator
 
 from megatron_runs import megatron_job, simumax_jobs
-from run_rows import GIB, Prediction, Row, UnstatedError, peak
+from run_rows import GIB, Prediction, Row, UnstatedError, peak, rows
 
 from zerocalc import presets
 from zerocalc.spec.job import Job
@@ -261,24 +261,34 @@ BUILDERS: tuple[tuple[str, str, Callable[[Row], list[Job]]], ...] = (
 """What an id begins with, how its source is called, and what makes a job of it."""
 
 
-def published(row: Row) -> Iterator[Prediction]:
-    """One published peak."""
+def unchanged(job: Job) -> Job:
+    """The job as it is."""
+    return job
+
+
+def published(row: Row, change: Callable[[Job], Job] = unchanged) -> Iterator[Prediction]:
+    """One published peak, of its jobs with ``change``."""
     for start, title, build in BUILDERS:
         if row["id"].startswith(start):
-            meter = (
-                "reserved"
-                if "reserved" in row["metric"]
-                else "device"
-                if "nv" in row["metric"]
-                else "allocated"
-            )
-            ours = max(peak(job, meter) for job in build(row))
-            yield Prediction(
-                f"published: {title}",
-                row["id"],
-                "peak",
-                ours,
-                round(row["value"] * UNITS[row["unit"]]),
-            )
+            ours = max(peak(change(job), meter(row)) for job in build(row))
+            measured = round(row["value"] * UNITS[row["unit"]])
+            yield Prediction(f"published: {title}", row["id"], "peak", ours, measured)
             return
     raise UnstatedError("nobody has written what its id stands for")
+
+
+def meter(row: Row) -> str:
+    """What a row's figure was read from."""
+    if "reserved" in row["metric"]:
+        return "reserved"
+    return "device" if "nv" in row["metric"] else "allocated"
+
+
+def reserved(change: Callable[[Job], Job]) -> Iterator[Prediction]:
+    """All published peaks of reserved memory that can be predicted, of jobs with ``change``."""
+    for row in rows("published"):
+        if meter(row) == "reserved":
+            try:
+                yield from published(row, change)
+            except UnstatedError:
+                continue

@@ -1,4 +1,4 @@
-"""Commands and their outputs in README.md and docs/: found, run again, compared, renewed.
+"""Commands and their outputs in documents: found, run again, compared, renewed.
 
 A fenced block whose first line starts with ``$ zerocalc`` is a session: each line that starts with
 ``$ `` is a command for a shell, the lines up to the next one are what it prints, on either stream,
@@ -14,6 +14,7 @@ import shutil
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 from tests.running import ROOT, environment
@@ -28,8 +29,9 @@ EXAMPLES = ROOT / "docs" / "examples"
 
 
 def documents() -> list[Path]:
-    """README.md and every document in docs/."""
-    return [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+    """README.md, CONTRIBUTING.md and every document in docs/."""
+    first = [ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
+    return [*first, *sorted((ROOT / "docs").rglob("*.md"))]
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,10 +110,11 @@ def matches(printed: tuple[str, ...], actual: tuple[str, ...]) -> bool:
 
 
 def renewed(printed: tuple[str, ...], actual: tuple[str, ...]) -> tuple[str, ...]:
-    """What a document should print: as it stands if that still holds; else the output, cut where
-    the document cut it.
+    """What a document should print: the same text if it still holds; else the output, cut where the
+    document cuts it.
 
-    As many lines as stood before the first ``…`` and after the last one are kept.
+    As many lines are kept as there were before the first ``…`` and after the last one. Lines
+    between two ``…`` are found again by the word that the first of them begins with.
     """
     if matches(printed, actual):
         return printed
@@ -121,7 +124,19 @@ def renewed(printed: tuple[str, ...], actual: tuple[str, ...]) -> tuple[str, ...
     head, tail = marks[0], len(printed) - marks[-1] - 1
     if head + tail >= len(actual):
         return actual
-    return (*actual[:head], ELLIPSIS, *actual[len(actual) - tail :])
+    kept, rest = [*actual[:head], ELLIPSIS], list(actual[head : len(actual) - tail])
+    for before, after in pairwise(marks):
+        wanted = printed[before + 1 : after]
+        found = next((i for i, line in enumerate(rest) if _first(line) == _first(wanted[0])), None)
+        if found is not None:
+            kept += [*rest[found : found + len(wanted)], ELLIPSIS]
+            rest = rest[found + len(wanted) :]
+    return (*kept, *actual[len(actual) - tail :])
+
+
+def _first(line: str) -> str:
+    """The word that a line begins with."""
+    return line.partition(" ")[0]
 
 
 def rewritten(document: Path, run: Callable[[str, Path], tuple[str, ...]] = output) -> str:

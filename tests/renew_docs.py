@@ -1,8 +1,8 @@
 """Write what scripts and commands print into README.md and docs/ anew: ``python -m
 tests.renew_docs``, then read the difference.
 
-The pages of ``benchmarks/accuracy.py`` and ``benchmarks/frameworks.py``, the summaries of the
-former in README.md, and every session.
+The pages of ``benchmarks/accuracy.py`` and ``benchmarks/frameworks.py``, the overview of the former
+in README.md, and every session.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ PAGES = {
     "docs/accuracy.json": ("benchmarks/accuracy.py", "--json"),
     "docs/frameworks.md": ("benchmarks/frameworks.py",),
 }
-SUMMARY = re.compile(r"^\| source \| figure \| rows .*\n(?:\|.*\n)+", re.MULTILINE)
+OVERVIEW = re.compile(r"^\| measured by .*\n(?:\|.*\n)+", re.MULTILINE)
 
 
 def main() -> None:
@@ -39,9 +39,9 @@ def main() -> None:
                 env={**os.environ, "PYTHONPATH": str(ROOT)},
             ).stdout,
         )
-    summaries = iter(SUMMARY.findall((ROOT / "docs" / "accuracy.md").read_text("utf-8")))
+    (overview,) = OVERVIEW.findall((ROOT / "docs" / "accuracy.md").read_text("utf-8"))
     readme = ROOT / "README.md"
-    _write(readme, SUMMARY.sub(lambda _: next(summaries), readme.read_text("utf-8")))
+    _write(readme, OVERVIEW.sub(lambda _: overview, readme.read_text("utf-8")))
     for document in documents():
         _write(document, rewritten(document))
 

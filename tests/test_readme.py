@@ -23,7 +23,8 @@ from tests.docs import (
     rewritten,
     sessions,
 )
-from tests.running import ROOT
+from tests.running import ROOT, environment
+from zerocalc.cli.flags import FLAGS
 from zerocalc.sources import PAPERS
 
 SESSIONS = [
@@ -49,11 +50,17 @@ def test_a_session_prints_what_the_document_says(
         )
 
 
-def test_python_in_the_readme_runs(tmp_path: Path) -> None:
+PYTHON = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
+
+
+@pytest.mark.parametrize(
+    "document",
+    [document for document in documents() if PYTHON.search(document.read_text("utf-8"))],
+    ids=lambda document: document.name,
+)
+def test_python_in_a_document_runs(document: Path, tmp_path: Path) -> None:
     """Blocks of Python run in order in one program; a config.json that they name is there."""
-    blocks = re.findall(
-        r"^```python\n(.*?)^```", (ROOT / "README.md").read_text("utf-8"), re.MULTILINE | re.DOTALL
-    )
+    blocks = PYTHON.findall(document.read_text("utf-8"))
     config = (
         '{"model_type": "gpt2", "n_embd": 768, "n_layer": 12, "n_head": 12, "vocab_size": '
         '50257, "n_positions": 1024}'
@@ -63,9 +70,32 @@ def test_python_in_the_readme_runs(tmp_path: Path) -> None:
         [sys.executable, "-W", "error", "-c", "\n".join(blocks)],
         capture_output=True,
         cwd=tmp_path,
+        env=environment(),
         check=False,
     )
     assert done.returncode == 0, done.stderr.decode()
+
+
+MOST_LINES = 250
+"""Of the README: what is longer is a guide in docs/."""
+
+
+def test_the_readme_is_short() -> None:
+    assert len((ROOT / "README.md").read_text("utf-8").splitlines()) <= MOST_LINES
+
+
+def test_each_document_is_linked_from_the_readme() -> None:
+    readme = (ROOT / "README.md").read_text("utf-8")
+    for document in documents()[1:]:
+        name = document.relative_to(ROOT)
+        assert f"]({name})" in readme or f"]({name.parent})" in readme, name
+
+
+def test_each_flag_has_its_help_in_one_place() -> None:
+    """docs/commands.md has the help of every flag, once."""
+    helped = re.findall(r"^  (--[\w-]+)", (ROOT / "docs" / "commands.md").read_text("utf-8"), re.M)
+    assert sorted(helped) == sorted(set(helped))
+    assert {flag.name for flag in FLAGS} <= set(helped)
 
 
 def test_every_fence_is_closed() -> None:
@@ -132,6 +162,8 @@ def test_an_ellipsis_stands_for_any_lines(printed: str, actual: str, same: bool)
         ("…|z", "a|b", "…|b"),
         ("1|2|…|3|4", "a|b|c", "a|b|c"),
         ("1|…|2|…|3", "a|b|c|d", "a|…|d"),
+        ("1|…|b 2|…|3", "a|b 4|c|d", "a|…|b 4|…|d"),
+        ("…|b 2|y|…|b 3|…", "a|b 4|c|b|d", "…|b 4|c|…|b|…"),
     ],
 )
 def test_renewing_cuts_where_the_document_cut(printed: str, actual: str, new: str) -> None:
@@ -172,5 +204,5 @@ def test_every_paper_that_is_cited_is_named() -> None:
         for path in (ROOT / folder).rglob(kind)
     ]
     assert {tag for text in texts for tag in CITED.findall(text)} <= PAPERS.keys()
-    readme = (ROOT / "README.md").read_text("utf-8")
-    assert all(f"- [{tag}] {paper}" in readme for tag, paper in PAPERS.items())
+    sources = (ROOT / "docs" / "sources.md").read_text("utf-8")
+    assert all(f"- [{tag}] {paper}" in sources for tag, paper in PAPERS.items())

@@ -31,7 +31,7 @@ Wanted = Annotated[
 @app.command(cls=Sections)
 @job_flags
 def explain(
-    *, given: dict[str, Any], job_file: JobFile = None, as_json: AsJson = False, term: Wanted = None
+    *, given: dict[str, Any], term: Wanted = None, job_file: JobFile = None, as_json: AsJson = False
 ) -> int:
     """Write out every number of a plan: its formula in symbols, the numbers put in, the result, the
     source, the assumption.

@@ -96,8 +96,9 @@ def _checked(kind: str, name: str) -> tuple[dict[str, Any], Spec]:
     """A preset's table and what it describes; what it names is checked too."""
     table, made = validated(kind, _spec(kind), name, "NAME")
     for field, other in store.REFERENCES.get(kind, {}).items():
-        if isinstance(getattr(made, field), str):  # a model reads the format that it names itself
-            validated(other, _spec(other), table[field], f"NAME {store.label(name)}: {field}")
+        named = getattr(made, field)
+        if isinstance(named, str):  # a model reads the format that it names itself
+            validated(other, _spec(other), named, f"NAME {store.label(name)}: {field}")
     return table, made
 
 

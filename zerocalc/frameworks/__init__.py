@@ -14,7 +14,7 @@ HOMES = {
     "torch-ddp": "ddp.PROGRAM",
     "fsdp1": "fsdp.FLAT",
     "fsdp2": "fsdp.FULLY_SHARD",
-    "torchtitan": "fsdp.FULLY_SHARD",
+    "torchtitan": "fsdp.TORCHTITAN",
     "megatron": "megatron.PROGRAM",
 }
 """Where the program of each framework is; a start loads just the one it needs."""

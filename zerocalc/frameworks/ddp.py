@@ -31,4 +31,12 @@ def run(step: Step) -> None:
     step.free(buckets, temporaries)
 
 
-PROGRAM = Program(run, padding={})
+LIMITS = (
+    "Buffers (batch norm statistics, masks) are broadcast before each synchronised forward. That "
+    "traffic is not counted.",
+    "The first step uses one bucket. With find_unused_parameters=True buckets keep their first "
+    "order, in which the model lists its tensors.",
+    "T5: the sizes of two calls differ by a norm.",
+    "Pipeline stages: each bucket has a stage's share of each tensor.",
+)
+PROGRAM = Program(run, padding={}, limits=LIMITS)

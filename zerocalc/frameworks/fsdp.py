@@ -13,6 +13,7 @@ from zerocalc.frameworks.program import Program
 from zerocalc.frameworks.sharded_units import ShardedUnits
 from zerocalc.frameworks.step import Step, Word
 from zerocalc.ledger import Moment, Term
+from zerocalc.sharding.padding import Rule
 from zerocalc.spec.job import Job
 from zerocalc.spec.recipe import DTYPE_BYTES
 
@@ -295,13 +296,40 @@ def offloading(job: Job) -> Offloading:
     return Offloading(source, pinned=("weights", "gradients"), by="tensor", gathers_in="weights")
 
 
-FULLY_SHARD = Program(
-    run,
-    padding={2: "first_dimension", 3: "first_dimension"},
-    sharded_as=lambda job, stage: SHARDED_AS,
+LIMITS = (
+    "Gradient clipping adds one all-reduce of 4 bytes. It is not counted.",
+    "CPU offload follows the source and was not recorded. The fp32 shard of a layer on its way to "
+    "a gather is not counted.",
+    "Allocator fragmentation, NCCL's buffers and kernel workspaces were not recorded: no run was "
+    "on a GPU.",
 )
+FULLY_SHARD_LIMITS = (
+    "fully_shard(model, reshard_after_forward=True) also reshards the root, as accelerate before "
+    "1.14 does. Backward then gathers the root again, which is not counted.",
+    "accelerate 1.14 and later, embedding and head not tied: the embedding is a unit, and norm "
+    "and head are another, as in torchtitan. Backward then gathers the embedding again.",
+    "Learned positions are not modelled as a unit of their own.",
+    "Hybrid sharding with set_requires_all_reduce reduces within groups each micro-batch and "
+    "across groups once a step. The all-reduce is counted each micro-batch.",
+    *LIMITS,
+)
+TORCHTITAN_LIMITS = ("Metrics add all-reduces of a few bytes. They are not counted.", *LIMITS)
+FLAT_LIMITS = (
+    "Memory besides the model states was not recorded. It is taken as FSDP2's, except that FSDP1 "
+    "gathers into its flat parameter without a copy.",
+    "use_orig_params is taken as True: each tensor starts at a multiple of 16 bytes. With False "
+    "tensors are packed.",
+    "Adapters that are in one unit with their layer (use_orig_params without PEFT's "
+    "fsdp_auto_wrap_policy): FSDP1 makes and reduces gradients of the whole unit. Each matrix of "
+    "an adapter is counted as a unit of its own.",
+    *LIMITS,
+)
+SHARDED_FROM_2: dict[int, Rule] = {2: "first_dimension", 3: "first_dimension"}
+FULLY_SHARD = Program(run, SHARDED_FROM_2, FULLY_SHARD_LIMITS, lambda job, stage: SHARDED_AS)
+TORCHTITAN = Program(run, SHARDED_FROM_2, TORCHTITAN_LIMITS, lambda job, stage: SHARDED_AS)
 FLAT = Program(
     run,
-    padding={0: "flat", 2: "flat", 3: "flat"},
+    {0: "flat", 2: "flat", 3: "flat"},
+    FLAT_LIMITS,
     sharded_as=lambda job, stage: SHARDED_AS if stage else 0,
 )

@@ -52,4 +52,8 @@ def run(step: Step) -> None:
         )
 
 
-PROGRAM = Program(run, padding={0: "aligned", 1: "aligned"})
+LIMITS = (
+    "Only the local layer specification was recorded. Buffers of Transformer Engine and of Apex "
+    "are not counted.",
+)
+PROGRAM = Program(run, padding={0: "aligned", 1: "aligned"}, limits=LIMITS)

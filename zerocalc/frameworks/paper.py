@@ -275,4 +275,5 @@ def offloading(stage: int) -> Offloading:
     return Offloading("[Inf] §5" if stage == 3 else "[Off] §4.1", factor=HOST_FACTOR)
 
 
-PROGRAM = Program(run, padding={})
+LIMITS = ("What implementations do differently: the other frameworks are for that.",)
+PROGRAM = Program(run, padding={}, limits=LIMITS)

@@ -20,11 +20,13 @@ def _own_stage(job: Job, stage: int) -> int:
 @record
 class Program:
     """``run`` writes one optimizer step. ``padding``: how a stage rounds its shards up, where it
-    does. ``sharded_as``: the ZeRO stage as which the recipe's rows are sharded.
+    does. ``limits``: what it does not model, a sentence or two each. ``sharded_as``: the ZeRO stage
+    as which the recipe's rows are sharded.
     """
 
     run: Callable[[Step], None]
     padding: Mapping[int, Rule]
+    limits: tuple[str, ...]
     sharded_as: Callable[[Job, int], int] = _own_stage
 
     def pads(self, stage: int) -> Rule:

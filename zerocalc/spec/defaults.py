@@ -41,7 +41,12 @@ def _named_by(data: dict[str, Any], owner: str, part: str) -> Any:
     described = data.get(owner)
     if isinstance(described, str):
         described = data[owner] = presets.load(f"{owner}s", described)
-    return described.get(part) if isinstance(described, dict) else getattr(described, part, None)
+    if not isinstance(described, dict):
+        return getattr(described, part, None)
+    like = described.get("like")
+    if part in described or not isinstance(like, str):
+        return described.get(part)
+    return _named_by({owner: like}, owner, part)  # a framework's file may change one field alone
 
 
 def _with_positions(model: Any, training: Any) -> Any:
