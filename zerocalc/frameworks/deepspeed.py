@@ -288,5 +288,8 @@ LIMITS = (
     "on a GPU.",
 )
 PROGRAM = Program(
-    run, padding={1: "flat_twice", 2: "flat_twice", 3: "tensor"}, limits=LIMITS, sharded_as=sharded_as
+    run,
+    padding={1: "flat_twice", 2: "flat_twice", 3: "tensor"},
+    limits=LIMITS,
+    sharded_as=sharded_as,
 )
