@@ -102,7 +102,9 @@ QUOTED = re.compile(r"^```py\n# (zerocalc/\S+)\n(.*?)^```", re.MULTILINE | re.DO
 
 
 def test_quoted_code_is_in_its_file() -> None:
-    quotes = [quote for document in documents() for quote in QUOTED.findall(document.read_text("utf-8"))]
+    quotes = [
+        quote for document in documents() for quote in QUOTED.findall(document.read_text("utf-8"))
+    ]
     assert quotes
     for file, code in quotes:
         assert code in (ROOT / file).read_text("utf-8"), file
