@@ -98,6 +98,18 @@ def test_each_flag_has_its_help_in_one_place() -> None:
     assert {flag.name for flag in FLAGS} <= set(helped)
 
 
+QUOTED = re.compile(r"^```py\n# (zerocalc/\S+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+
+
+def test_quoted_code_is_in_its_file() -> None:
+    quotes = [
+        quote for document in documents() for quote in QUOTED.findall(document.read_text("utf-8"))
+    ]
+    assert quotes
+    for file, code in quotes:
+        assert code in (ROOT / file).read_text("utf-8"), file
+
+
 def test_every_fence_is_closed() -> None:
     for document in documents():
         text = document.read_text("utf-8")
