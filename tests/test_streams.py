@@ -6,11 +6,12 @@ from __future__ import annotations
 
 import json
 import re
+from functools import cache
 from pathlib import Path
 
 import pytest
 
-from tests.running import ROOT, run, run_line, shell
+from tests.running import ROOT, Ran, run, run_line, shell
 from tests.test_formula_text import ALL
 from zerocalc.render.plain import PLAIN, plain, plain_for
 
@@ -40,15 +41,16 @@ def test_without_standard_error_the_status_still_tells(stream: str) -> None:
 
 @pytest.mark.parametrize("line", ANSWERS)
 def test_an_answer_that_cannot_be_printed_is_an_error(line: str) -> None:
-    assert shell(f"zerocalc {line} >&-") == (closed := shell(f"zerocalc {line} >&- <&-"))
+    closed, full = shell(f"zerocalc {line} >&-"), shell(f"zerocalc {line} >/dev/full")
     assert (closed.status, closed.err) == (2, NO_OUTPUT)
-    full = shell(f"zerocalc {line} >/dev/full")
     assert (full.status, full.err) == (2, "error: standard output: No space left on device\n")
-    assert (
-        shell(f"zerocalc {line} >&- 2>&-").status
-        == shell(f"zerocalc {line} >/dev/full 2>/dev/full").status
-        == 2
-    )
+
+
+@pytest.mark.parametrize("line", [BARE, f"{BARE} --json", "--help"])
+def test_an_answer_that_cannot_be_printed_is_one_without_other_streams_too(line: str) -> None:
+    assert shell(f"zerocalc {line} >&-") == shell(f"zerocalc {line} >&- <&-")
+    for streams in (">&- 2>&-", ">/dev/full 2>/dev/full"):
+        assert shell(f"zerocalc {line} {streams}").status == 2
 
 
 def test_bad_input_is_told_before_a_closed_output() -> None:
@@ -58,14 +60,19 @@ def test_bad_input_is_told_before_a_closed_output() -> None:
     assert ran.err.count("\n") == 1
 
 
+@cache
+def at_80(line: str) -> Ran:
+    return run(*line.split())
+
+
 @pytest.mark.parametrize(
     "columns", ["0", "1", "-5", "", " ", "²", "eighty", "9" * 5000, "000", "80.5"]
 )
 @pytest.mark.parametrize("line", [BARE, "paper", "step --params 1B --gpus 4", "presets"])
 def test_a_width_that_is_none_is_no_width(columns: str, line: str) -> None:
-    at_80 = run(*line.split())
-    assert run(*line.split(), variables={"COLUMNS": columns, "LINES": columns}) == at_80
-    assert at_80.out
+    ran = run(*line.split(), variables={"COLUMNS": columns, "LINES": columns})
+    assert ran == at_80(line)
+    assert ran.out
 
 
 # Symbols that the encoding lacks.

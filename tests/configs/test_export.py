@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.running import refused, run
-from tests.strategies import architectures, bare_models
+from tests.strategies import FEW, architectures, bare_models
 from zerocalc.answers.document import plain
 from zerocalc.cli.jobs import plan_and_notes
 from zerocalc.configs import export as targets
@@ -190,14 +190,14 @@ PAIRS = [
 
 
 @pytest.mark.parametrize(("target", "framework"), PAIRS)
-@settings(max_examples=50)
+@FEW
 @given(data=st.data())
 def test_what_is_written_and_read_gives_the_same_estimate(
     tmp_path_factory: pytest.TempPathFactory, target: str, framework: str, data: st.DataObject
 ) -> None:
     table, stage = data.draw(written_jobs(framework, target))
     job = Job.model_validate(table)
-    folder = tmp_path_factory.mktemp("written")
+    folder = tmp_path_factory.getbasetemp()
     text = targets.write(target, job, stage).text
     (folder / "config").write_text(text)
     (folder / "job.json").write_text(json.dumps(beside(table, target)))
