@@ -302,7 +302,11 @@ def test_which_tensors_are_adapted() -> None:
     [
         ({"params": "7B", "lora": {"rank": 8}}, "model.lora.rank", "give an architecture"),
         ({**LLAMA, "trainable": 5, "lora": {"rank": 8}}, "model.trainable", "contradicts LoRA"),
-        ({**LLAMA, "lora": {"targets": "q_proj"}}, "model.lora.targets", "need a rank (model.lora.rank)"),
+        (
+            {**LLAMA, "lora": {"targets": "q_proj"}},
+            "model.lora.targets",
+            "need a rank (model.lora.rank)",
+        ),
         ({**LLAMA, "lora": {"rank": 0}}, "model.lora.rank", "at least 1"),
         (
             {**LLAMA, "lora": {"rank": 8, "targets": "q_proj,"}},
