@@ -256,8 +256,8 @@ NO_JOBS = [
         {"job": {"model": "gpt2", "cluster": {"gpus": 4}}, "zreo": {}},
         "has a job and, beside it, zreo",
     ),
-    ('{"cluster": {"gpus": 4, "gpus": 8}, "model": "gpt2"}', "the key 'gpus' stands twice"),
-    ('{"cluster": {"gpus": 4}, "model": "gpt2", "model": "gpt2"}', "the key 'model' stands twice"),
+    ('{"cluster": {"gpus": 4, "gpus": 8}, "model": "gpt2"}', "duplicate key 'gpus'"),
+    ('{"cluster": {"gpus": 4}, "model": "gpt2", "model": "gpt2"}', "duplicate key 'model'"),
     ('{"model": {"params": ' + "9" * 5000 + "}}", "a number of thousands of digits"),
     ("[cluster]\ngpus = " + "9" * 5000, "a number of thousands of digits"),
 ]

@@ -44,9 +44,9 @@ BAD_JOBS: list[tuple[str, str | bytes, str]] = [
     ("empty", "", "--job: job.json is empty"),
     ("not JSON", "{params: 1B}", "--job: job.json is not valid JSON"),
     ("truncated", job_text()[:-5], "--job: job.json is not valid JSON"),
-    ("a list", "[1, 2]", "--job: job.json holds a list"),
-    ("a text", '"plan"', "--job: job.json holds a text"),
-    ("null", "null", "--job: job.json holds null"),
+    ("a list", "[1, 2]", "--job: job.json is a list"),
+    ("a text", '"plan"', "--job: job.json is a string"),
+    ("null", "null", "--job: job.json is null"),
     ("NaN", '{"model": {"params": NaN}, "cluster": {"gpus": 8}}', "model.params:"),
     ("infinity", '{"model": {"params": 1e999}, "cluster": {"gpus": 8}}', "model.params:"),
     (

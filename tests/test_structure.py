@@ -40,7 +40,7 @@ from zerocalc.spec.zero import Zero
 PACKAGE = ROOT / "zerocalc"
 SOURCES = sorted(PACKAGE.rglob("*.py"))
 
-PHYSICS = {"quantities", "presets", "sources", "formulas", "ledger", "schedule", "spec"}
+PHYSICS = {"counts", "quantities", "presets", "sources", "formulas", "ledger", "schedule", "spec"}
 ENGINE = {"model", "sharding", "frameworks", "memory", "traffic", "timing", "results", "estimator"}
 
 MAY_IMPORT: dict[str, set[str]] = {
@@ -53,8 +53,9 @@ MAY_IMPORT: dict[str, set[str]] = {
     "presets": {"quantities"},
     "spec": {"spec", "quantities", "presets"},
     "configs": {"configs", "spec", "quantities", "presets"},
-    "model": {"model", "spec", "formulas", "ledger", "presets", "results"},
-    "huggingface": {"huggingface", "model", "results", "spec", "quantities", "presets"},
+    "counts": {"ledger"},
+    "model": {"model", "spec", "formulas", "ledger", "presets", "counts"},
+    "huggingface": {"huggingface", "model", "counts", "spec", "quantities", "presets"},
     "sharding": {"sharding", "model", "spec", "formulas", "ledger"},
     "frameworks": {"frameworks", "memory", "traffic", "sharding", "model", "spec"}
     | {"formulas", "ledger", "schedule"},
@@ -66,7 +67,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "answers": {"answers"} | PHYSICS | ENGINE,
     "papers": {"papers"} | PHYSICS | ENGINE,
     # What views print is in the results; published tables are results of their own (papers).
-    "render": {"render", "results", "answers", "papers", "quantities", "sources"},
+    "render": {"render", "results", "counts", "answers", "papers", "quantities", "sources"},
     "__main__": {"cli"},
     "cli": {"cli", "zerocalc", "render", "configs", "huggingface", "answers", "papers"}
     | PHYSICS

@@ -16,10 +16,10 @@ __version__ = "0.2.0"
 if TYPE_CHECKING:
     from zerocalc.answers.document import to_json as to_json
     from zerocalc.answers.planner import plan as plan
+    from zerocalc.counts import Counts as Counts
     from zerocalc.estimator import estimate as estimate
     from zerocalc.huggingface.config import load_model as load_model
     from zerocalc.huggingface.counting import count_parameters as count_parameters
-    from zerocalc.results import Counts as Counts
     from zerocalc.results import Estimate as Estimate
     from zerocalc.results import Plan as Plan
     from zerocalc.spec.cluster import Cluster as Cluster
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "Cluster": "spec.cluster",
-    "Counts": "results",
+    "Counts": "counts",
     "Estimate": "results",
     "Framework": "spec.framework",
     "Gpu": "spec.cluster",

@@ -1,6 +1,4 @@
-"""Moments, terms and the ledger that joins them: where memory is at each instant of a training
-step.
-"""
+"""Moments, terms and the ledger that joins them: the memory in use at each moment of a step."""
 
 from __future__ import annotations
 
@@ -20,11 +18,11 @@ AnyRatio: TypeAlias = Ratio[Any]
 
 @dataclass_transform(frozen_default=True)
 def record(cls: type[T]) -> type[T]:
-    """A dataclass with slots that the type checker takes as frozen (a really frozen one costs twice
-    as much to make).
+    """Make ``cls`` a dataclass with slots that type checkers take as frozen; a really frozen one
+    costs twice as much to make.
 
-    Comparison and text are the same functions for all: writing and compiling them for each class is
-    a good part of a start.
+    All records share one comparison and one representation: compiling them for each class would be
+    a good part of a start. Records are not hashable.
     """
     made: Any = dataclass(slots=True, repr=False, eq=False, match_args=False)(cls)
     made.__eq__, made.__repr__, made.__hash__ = _equal, _shown, None
@@ -65,9 +63,10 @@ Kind = Literal[
 ]
 
 MOMENTS: tuple[Moment, ...] = ("load", "forward", "loss", "backward_start", "backward_end", "step")
-"""Instants of a step, in order: `forward` is its end, `loss` when the logits' gradient exists,
-`backward_start` with all activations and no new gradient, `backward_end` with all gradients and the
-first layer's working set (the largest's where layers differ). Between those two memory is linear in
+"""Moments of a step, in order: ``load`` before it, ``forward`` at the end of forward, ``loss`` when
+the logits' gradient exists, ``backward_start`` with all saved activations and no new gradient,
+``backward_end`` with all gradients and the working set of the first layer (of the largest, if
+layers differ), ``step`` in the optimizer step. Between the two ends of backward memory is linear in
 depth.
 """
 
@@ -76,11 +75,11 @@ ACTIVATION_KINDS = frozenset({"activations", "checkpoints", "logits"})
 DYNAMIC_KINDS = frozenset(
     {"gradients", "copies", "activations", "checkpoints", "logits", "buffers", "gathered"}
 )
-"""Kinds that come and go within a step: what fragmentation is a fraction of."""
+"""Kinds that are allocated and freed within a step; fragmentation is a fraction of them."""
 
 
 def span(first: Moment, last: Moment) -> tuple[Moment, ...]:
-    """The moments from ``first`` to ``last``, both included.
+    """The moments from ``first`` to ``last``, both included; empty if ``last`` is earlier.
 
     >>> span("forward", "backward_start")
     ('forward', 'loss', 'backward_start')
@@ -96,19 +95,26 @@ _BOUNDS = {
 
 @record
 class Term:
-    """An amount of memory: how large, on which tier, when it is alive (a span of moments), and the
-    formula that says so.
-    """
+    """An amount of memory, with its formula."""
 
     name: str
+    """Name of what is in memory, unique on its tier."""
     kind: Kind
+    """What it is in memory for."""
     tier: Tier
+    """Where it is: on one GPU, or in the CPU memory or on the NVMe drives of one node."""
     bytes: int
+    """Its size [bytes]."""
     moments: tuple[Moment, ...]
+    """The moments at which it is alive: a `span`."""
     formula: Formula[Any]
+    """The formula that gives ``bytes``."""
     inputs: dict[str, int | float]
+    """The formula's inputs by name, in elements, bytes and plain numbers."""
     source: str
+    """Where the formula is from."""
     assumption: str | None = None
+    """What it rests on, in words; ``None`` if nothing is assumed."""
 
 
 def term(
@@ -121,7 +127,7 @@ def term(
     *args: P.args,
     **inputs: P.kwargs,
 ) -> Term:
-    """A term on the GPU whose bytes are what ``formula`` gives for ``inputs`` (keywords only)."""
+    """A term on the GPU whose bytes ``formula`` gives for ``inputs``, which are keywords."""
     return Term(
         name,
         kind,
@@ -136,7 +142,7 @@ def term(
 
 
 def alive_at(entry: Term, moments: tuple[Moment, ...]) -> Term:
-    """A term at other moments."""
+    """The term, alive at ``moments``, a `span`, instead."""
     if entry.moments == moments:
         return entry
     return Term(
@@ -153,22 +159,25 @@ def alive_at(entry: Term, moments: tuple[Moment, ...]) -> Term:
 
 
 def replaced(entry: T, **changes: Any) -> T:
-    """A copy of a term or a collective with some fields changed."""
+    """A copy of a record with some fields changed. Raises `TypeError` for a field it lacks."""
     return dataclasses.replace(entry, **changes)  # type: ignore[type-var]
 
 
 @dataclass
 class Block:
-    """Some terms that depend on few things: what a ledger is joined from."""
+    """Terms that depend on the same few inputs: a ledger is joined from blocks."""
 
     terms: tuple[Term, ...]
+    """The amounts of memory."""
     unknown: tuple[str, ...] = ()
+    """What is in memory too and in no term, by name."""
     assumptions: tuple[str, ...] = ()
+    """What the terms rest on, one sentence each."""
 
     @cached_property
     def sums(self) -> tuple[int, ...]:
-        """The block's part of the ledger's sums by moment; for those who keep blocks and add their
-        sums.
+        """Bytes of the block on the GPU at each of `MOMENTS`, without fragmentation; for callers
+        that keep blocks and add their sums.
         """
         return sums_by_moment(self.terms)
 
@@ -176,7 +185,7 @@ class Block:
 def block(
     terms: Iterable[Term], unknown: tuple[str, ...] = (), assumptions: tuple[str, ...] = ()
 ) -> Block:
-    """A block of ``terms``."""
+    """A block of ``terms``, with names of what is unknown and the assumptions, in words."""
     return Block(tuple(terms), unknown, assumptions)
 
 
@@ -184,7 +193,10 @@ EMPTY = block(())
 
 
 def sums_by_moment(terms: Iterable[Term]) -> tuple[int, ...]:
-    """Bytes on the GPU at each moment, fragmentation aside."""
+    """Bytes on the GPU at each of `MOMENTS`, without fragmentation.
+
+    Raises `KeyError` for a term whose moments are no `span`.
+    """
     # What appears at each moment less what is gone by then, summed up at the end: two additions a
     # term however long it lives.
     change = [0] * (len(MOMENTS) + 1)
@@ -198,12 +210,16 @@ def sums_by_moment(terms: Iterable[Term]) -> tuple[int, ...]:
 
 @record
 class Ledger:
-    """All terms of a step, their sums by moment on the GPU, and what could not be known."""
+    """All terms of a step, on every tier, and their sums on the GPU."""
 
     terms: tuple[Term, ...]
+    """Every amount of memory."""
     sums: tuple[int, ...]
+    """Bytes on the GPU at each of `MOMENTS`, without fragmentation."""
     unknown: tuple[str, ...]
+    """What is in memory too and in no term, by name."""
     assumptions: tuple[str, ...]
+    """What the terms rest on, one sentence each."""
 
     @property
     def peak_bytes(self) -> int:
@@ -216,7 +232,7 @@ class Ledger:
         return MOMENTS[self.sums.index(max(self.sums))]
 
     def alive(self, moment: Moment) -> tuple[Term, ...]:
-        """The GPU terms alive at a moment, fragmentation aside."""
+        """The terms on the GPU that are alive at a moment, without fragmentation."""
         return tuple(
             t
             for t in self.terms
@@ -224,7 +240,7 @@ class Ledger:
         )
 
     def total(self, kinds: frozenset[str], moment: Moment | None = None) -> int:
-        """Bytes on the GPU of all terms of some kinds, or of those alive at a moment."""
+        """Bytes on the GPU of the terms of some kinds: all, or those alive at ``moment``."""
         return sum(
             [
                 t.bytes
@@ -235,7 +251,7 @@ class Ledger:
 
 
 def join(blocks: Iterable[Block]) -> Ledger:
-    """The union of blocks: their terms, and the sums of those by moment."""
+    """The ledger of all terms of ``blocks``; what is unknown and assumed is listed once."""
     terms: list[Term] = []
     unknown: list[str] = []
     assumptions: list[str] = []

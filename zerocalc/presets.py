@@ -1,4 +1,4 @@
-"""Presets: one TOML file a thing, each with its source; a user's own TOML or JSON file works
+"""Presets, one TOML file each with its source; and the user's own TOML or JSON files, which work
 wherever a preset's name does.
 """
 
@@ -29,7 +29,7 @@ KINDS = (
     "papers",
 )
 TABLES = ("targets",)
-"""Data that lies beside the presets and is not chosen by name."""
+"""Folders of data next to the presets that are not chosen by name."""
 
 REFERENCES = {
     "models": {"quantised": "quantisations"},
@@ -37,33 +37,31 @@ REFERENCES = {
     "frameworks": {"recipe": "recipes", "implementation": "implementations"},
     "implementations": {"loss": "losses"},
 }
-"""Fields of a preset that name another one, and of which kind that is."""
+"""Fields of a preset that name another one, and its kind."""
 
 LARGEST_FILE = 2_000_000
-"""Bytes. A description of a job, a model or a preset is a few kilobytes; anything this large is
-another kind of file.
+"""The largest file that is read [bytes]. A job, a model or a preset is a few kilobytes; anything
+larger is another kind of file.
 """
 STANDARD_INPUT = "standard input"
-"""What errors call it."""
+"""Its name in errors."""
 PATIENCE = 2.0
-"""Seconds in which somebody must have begun to write to a named pipe."""
+"""How long a named pipe may stay without a writer [s]."""
 
 
 class PresetError(ValueError):
-    """A preset or a file that is not there, or cannot be read as one; the message is one line."""
+    """A preset or a file that does not exist or cannot be read; the message is one line."""
 
 
 def folder() -> Path:
-    """Where the presets lie: beside the package when installed, at the top of a checkout
-    otherwise.
-    """
+    """The folder of the presets: in an installed package, or at the top of a checkout."""
     installed = Path(__file__).with_name("_presets")
     return installed if installed.is_dir() else Path(__file__).parent.with_name("presets")
 
 
 def names(kind: str) -> list[str]:
-    """The names of all presets of a kind, sorted as a person would: numbers by value, models by
-    family and then by size.
+    """The names of all presets of a kind, one of `KINDS`; empty for any other. Numbers in names are
+    sorted by value, models by family and then by size.
     """
     return sorted(
         (file.stem for file in (folder() / kind).glob("*.toml")),
@@ -102,8 +100,8 @@ def _by_size(name: str) -> tuple[list[tuple[int, int, str]], float, list[tuple[i
 
 
 def nearest(wanted: str, known: list[str] | tuple[str, ...], cutoff: float = 0.5) -> str:
-    """A clause that names the known names closest to an unknown one, or nothing where none is as
-    close as ``cutoff`` (1: the same).
+    """A clause with the known names closest to an unknown one, three at most; empty if none is as
+    close as ``cutoff``, a fraction (1: equal).
     """
     lower = wanted.lower()
     same = {name.lower(): name for name in known}
@@ -116,14 +114,12 @@ def nearest(wanted: str, known: list[str] | tuple[str, ...], cutoff: float = 0.5
 
 
 def is_preset(kind: str, name: str) -> bool:
-    """Whether a preset of that kind is called so, letter by letter."""
+    """Whether a preset of a kind, one of `KINDS`, has exactly this name."""
     return any(file.name == f"{name}.toml" for file in (folder() / kind).iterdir())
 
 
 def is_path(name: str) -> bool:
-    """Whether a name that is no preset's can only be meant as a file: by its look, or because there
-    is one.
-    """
+    """Whether a name that no preset has is a file's: by its spelling, or because it exists."""
     return bool(name) and (
         os.sep in name or name.lower().endswith((".toml", ".json")) or _exists(name)
     )
@@ -137,10 +133,10 @@ def _exists(path: str) -> bool:
 
 
 def load(kind: str, name: str) -> dict[str, Any]:
-    """The table of a preset, or of the TOML or JSON file that ``name`` is the path of.
+    """The table of a preset of a kind, one of `KINDS`, or of the TOML or JSON file at the path
+    ``name``. Relative paths in a file start from the file's folder.
 
-    What a file names by a relative path lies beside that file. Raises `PresetError`, with one line
-    that says what would be right.
+    Raises `PresetError` if there is neither, or the file cannot be read.
     """
     if is_preset(kind, name):
         return parse_toml((folder() / kind / f"{name}.toml").read_text("utf-8"), name)
@@ -163,20 +159,28 @@ def load(kind: str, name: str) -> dict[str, Any]:
 
 
 def beside(path: str, kind: str, name: str) -> str:
-    """The path of a file that the file at ``path`` names; a preset's name stays one."""
-    if is_preset(kind, name) or not Path(path).is_file():  # what comes through a pipe lies nowhere
+    """The path of a file of ``kind`` that the file at ``path`` calls ``name``; a preset's name is
+    returned as it is.
+    """
+    if is_preset(kind, name) or not Path(path).is_file():  # a pipe has no folder
         return name
     found = str(Path(path).parent / name)
     return found if is_path(name) or _exists(found) else name
 
 
 def read_table(path: str) -> dict[str, Any]:
-    """The table in a TOML or JSON file: what its name ends with says which, else its content."""
+    """The table in a TOML or JSON file, told apart by suffix, else by content.
+
+    Raises `PresetError` if the file cannot be read or is neither.
+    """
     return parse(read_text(path), path)
 
 
 def parse(text: str, path: str, name: str | None = None) -> dict[str, Any]:
-    """The table in a text that came from ``path``, which ``name`` is what errors call."""
+    """The table in a text that was read from ``path``, called ``name`` (or its path) in errors.
+
+    Raises `PresetError` if it is neither TOML nor a JSON object.
+    """
     shown_as = label(path) if name is None else name
     if path.lower().endswith(".toml"):
         return parse_toml(text, shown_as)
@@ -204,7 +208,10 @@ def _is_json(text: str) -> bool:
 
 
 def parse_toml(text: str, name: str) -> dict[str, Any]:
-    """The table in a TOML text; ``name`` is what errors call it."""
+    """The table in a TOML text, called ``name`` in errors.
+
+    Raises `PresetError` if it is not TOML.
+    """
     import tomllib  # noqa: PLC0415 - help goes without
 
     try:
@@ -215,20 +222,23 @@ def parse_toml(text: str, name: str) -> dict[str, Any]:
 
 
 def parse_json(text: str, name: str) -> dict[str, Any]:
-    """The object in a JSON text; ``name`` is what errors call it."""
+    """The object in a JSON text, called ``name`` in errors.
+
+    Raises `PresetError` if it is not JSON, not an object, or has a key twice.
+    """
     import json  # noqa: PLC0415 - a start that reads TOML alone goes without
 
     if not text.strip():
-        raise PresetError(f"{name} is empty; a JSON object is wanted")
+        raise PresetError(f"{name} is empty, not a JSON object")
     try:
         value = visible(json.loads(text, object_pairs_hook=_once_each))
     except (ValueError, RecursionError) as error:
         raise PresetError(f"{name} is not valid JSON: {_one_line(error)}") from None
     if not isinstance(value, dict):
-        kind = {list: "a list", str: "a text", type(None): "null", bool: "a truth value"}.get(
+        kind = {list: "a list", str: "a string", type(None): "null", bool: "true or false"}.get(
             type(value), "a number"
         )
-        raise PresetError(f"{name} holds {kind}; a JSON object is wanted")
+        raise PresetError(f"{name} is {kind}, not a JSON object")
     return value
 
 
@@ -237,13 +247,13 @@ def _once_each(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(table) < len(pairs):
         seen: set[str] = set()
         twice = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
-        raise PresetError(f"the key {shown(twice)} stands twice")
+        raise PresetError(f"duplicate key {shown(twice)}")
     return table
 
 
 def visible(value: Any) -> Any:
-    r"""What a file holds, with texts that print as they read: what a terminal would obey is written
-    out, and a line end is a space.
+    r"""A value from a file with its strings made printable: control characters are escaped, and a
+    line end becomes a space.
 
     >>> visible({"title": "a\nb", "notes": ["\x1b[2J"]})
     {'title': 'a b', 'notes': ['\\x1b[2J']}
@@ -262,15 +272,14 @@ def visible(value: Any) -> Any:
 
 
 def label(path: str) -> str:
-    """A path as lines quote it: as written, unless that would not be one line."""
+    """A path as errors quote it: as written, or escaped if it has control characters."""
     return path if path.isprintable() else repr(path)
 
 
 def read_text(path: str) -> str:
-    """The text of a small file or pipe that somebody named; never more than `LARGEST_FILE` of it is
-    read.
+    """The text of a file or pipe; no more than `LARGEST_FILE` bytes are read.
 
-    Raises `PresetError` where it is missing, neither file nor pipe, too large, or not UTF-8.
+    Raises `PresetError` if it is missing, neither a file nor a pipe, too large, or not UTF-8.
     """
     try:
         # Opening a named pipe would wait for a writer; this way reading says whether there is one.
@@ -295,8 +304,10 @@ def read_text(path: str) -> str:
 
 
 def read_standard_input() -> str:
-    """The text that standard input holds, as that of a file. Raises `PresetError` where there is
-    none, and `OSError` where it cannot be read.
+    """The text of standard input.
+
+    Raises `PresetError` if it is closed, too large, or not UTF-8, and `OSError` if it cannot be
+    read.
     """
     if sys.stdin is None:
         raise PresetError(f"{STANDARD_INPUT} is closed")
@@ -313,7 +324,7 @@ def _read_small(descriptor: int, path: str) -> bytes:
 
 
 def _read(descriptor: int) -> bytes:
-    """What is left in a file or pipe, and one byte more than is wanted at most."""
+    """The rest of a file or pipe, at most one byte more than `LARGEST_FILE`."""
     data = b""
     while len(data) <= LARGEST_FILE and (part := os.read(descriptor, LARGEST_FILE + 1 - len(data))):
         data += part
@@ -321,7 +332,10 @@ def _read(descriptor: int) -> bytes:
 
 
 def _piped(descriptor: int, path: str) -> bytes:
-    """All that comes through a pipe, however slowly, once somebody has begun to write to it."""
+    """Everything that is written to a pipe, however slowly, once a writer has begun.
+
+    Raises `PresetError` if nobody begins within `PATIENCE`.
+    """
     until = time.monotonic() + PATIENCE
     while True:
         try:
@@ -339,10 +353,13 @@ def _piped(descriptor: int, path: str) -> bytes:
 
 
 def decode(data: bytes, label: str) -> str:
-    """UTF-8 text of at most `LARGEST_FILE` bytes, or `PresetError`."""
+    """The UTF-8 text in ``data``, called ``label`` in errors.
+
+    Raises `PresetError` if it is larger than `LARGEST_FILE` or not text.
+    """
     if len(data) > LARGEST_FILE:
         raise PresetError(
-            f"{label} is larger than {LARGEST_FILE // 1_000_000} MB; that is no job, model "
+            f"{label} is larger than {LARGEST_FILE // 1_000_000} MB, too large for a job, model "
             "or preset"
         )
     try:

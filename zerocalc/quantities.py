@@ -1,8 +1,8 @@
 """Text such as "7.5B", "80GiB" or "400Gbps" to plain numbers and back.
 
 The only module that knows suffixes. Everything else in the library works in parameters, elements,
-bytes, FLOPs and seconds. All parsing is exact (decimal, then integer); a text that is not
-understood raises ``ValueError`` with one line that says what would be right.
+bytes, FLOPs and seconds. All parsing is exact (decimal, then integer). Every ``parse_…`` raises
+`ValueError`, with one line that says what is expected, for anything else.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 GB = 10**9
 GIB = 2**30
 BITS = 8
-"""Of a byte."""
+"""Bits per byte."""
 
 COUNT_SUFFIXES = {"": 1, "K": 10**3, "M": 10**6, "B": 10**9, "T": 10**12}
 BYTE_SUFFIXES = {
@@ -38,15 +38,14 @@ RATE_SUFFIXES = {
 FLOPS_SUFFIXES = {"GFLOPS": 10**9, "TFLOPS": 10**12, "PFLOPS": 10**15}
 
 LARGEST_COUNT = 10**18
-"""No model, bucket or cluster is described with more than this; larger numbers are slips of the
-pen.
-"""
+"""The bound of counts (parameters, elements, tokens); larger numbers are typing errors."""
 LARGEST_WHOLE = 10**9
-"""The bound for dimensions and degrees (layers, hidden size, sequence length, GPUs)."""
+"""The bound of dimensions and degrees (layers, hidden size, sequence length, GPUs)."""
 LARGEST_BYTES = 10**21
+"""The bound of memory [bytes], bandwidth [bytes/s] and compute [FLOP/s]."""
 SMALLEST_AMOUNT = 10**6
-"""No memory, bandwidth or speed of a machine is smaller (bytes, bytes/s, FLOP/s): a smaller number
-has lost its unit.
+"""The least memory [bytes], bandwidth [bytes/s] and compute [FLOP/s] of a machine; a smaller number
+lacks its unit.
 """
 
 _NUMBER = re.compile(
@@ -62,9 +61,7 @@ _MEMORY, _RATE, _FLOPS = (
 
 
 def shown(value: object) -> str:
-    """The value as an error line quotes it: one line, not longer than a line, spelled as in
-    files.
-    """
+    """A value as errors quote it: spelled as in a file, in at most 40 characters."""
     if value is None or isinstance(value, bool):
         return "null" if value is None else str(value).lower()
     spelled = getattr(value, "isoformat", None)  # a date or a time of TOML or YAML
@@ -81,8 +78,8 @@ def _split(value: str) -> tuple[Decimal, str] | None:
 
 
 def _look_up(suffix: str, suffixes: dict[str, Any]) -> Any:
-    """The suffix's factor; all small or all capital letters will do too, but not a mixture of its
-    own, in which b and B may mean bits and bytes.
+    """The factor of a suffix; ``None`` if unknown. Lower or upper case throughout is accepted, if
+    that is unambiguous: b and B are bits and bytes.
     """
     if suffix in suffixes:
         return suffixes[suffix]
@@ -130,7 +127,8 @@ def _not_whole(value: object, number: Decimal | int, suffixes: dict[str, Any]) -
 
 
 def parse_count(value: object) -> int:
-    """A number of parameters, elements or tokens.
+    """A number of parameters, elements or tokens, at least 1 and at most `LARGEST_COUNT`, from a
+    number or a text such as ``7.5B``.
 
     >>> parse_count("7.5B"), parse_count("1_000"), parse_count("7.5e9")
     (7500000000, 1000, 7500000000)
@@ -141,7 +139,7 @@ def parse_count(value: object) -> int:
 
 
 def parse_whole(value: object) -> int:
-    """A dimension or a degree: a plain whole number of at least 1.
+    """A dimension or a degree: a whole number of at least 1 and at most `LARGEST_WHOLE`.
 
     >>> parse_whole("4096")
     4096
@@ -158,8 +156,8 @@ def _positive(value: object, number: int) -> int:
 
 
 def parse_bytes(value: object) -> int:
-    """An amount of memory [bytes]; a text needs its unit, a number is in bytes already. A part of a
-    byte is dropped.
+    """An amount of memory [bytes], at most `LARGEST_BYTES`; a text needs a unit, a number is in
+    bytes. Rounded down to whole bytes.
 
     >>> parse_bytes("80GB"), parse_bytes("80GiB")
     (80000000000, 85899345920)
@@ -168,7 +166,7 @@ def parse_bytes(value: object) -> int:
 
 
 def parse_memory(value: object) -> int:
-    """As `parse_bytes`, of a GPU or a host: nothing, or at least a megabyte.
+    """As `parse_bytes`, for a part of a machine: 0, or at least 1 MB.
 
     >>> parse_memory("0.47GiB"), parse_memory(0)
     (504658657, 0)
@@ -178,19 +176,19 @@ def parse_memory(value: object) -> int:
 
 
 def parse_capacity(value: object) -> int:
-    """As `parse_memory`, but not nothing."""
+    """As `parse_bytes`, for a machine's capacity: at least 1 MB."""
     return _of_a_machine(value, _positive(value, parse_bytes(value)), "1 MB", _MEMORY)
 
 
 def _of_a_machine(value: object, number: int, least: str, wanted: str) -> int:
-    """Refuse what is too small for a machine: 80 where 80 GB were meant."""
+    """Refuse what is too small for a machine, such as 80 for 80 GB."""
     if number < SMALLEST_AMOUNT:
         raise ValueError(f"{shown(value)} is less than {least}; wanted: {wanted}")
     return number
 
 
 def parse_rate(value: object) -> int:
-    """A bandwidth [bytes/s].
+    """A bandwidth [bytes/s]; a text needs a unit, a number is in bytes/s and at least 1 MB/s.
 
     >>> parse_rate("400Gbps"), parse_rate("50GB/s")
     (50000000000, 50000000000)
@@ -200,7 +198,7 @@ def parse_rate(value: object) -> int:
 
 
 def parse_flops(value: object) -> int:
-    """A speed of arithmetic [FLOP/s].
+    """A compute rate [FLOP/s]; a text needs a unit, a number is in FLOP/s and at least 1 MFLOPS.
 
     >>> parse_flops("989TFLOPS")
     989000000000000
@@ -210,7 +208,7 @@ def parse_flops(value: object) -> int:
 
 
 def parse_fraction(value: object) -> float:
-    """A share between 0 and 1, below 1.
+    """A fraction of at least 0 and below 1.
 
     >>> parse_fraction("0.1")
     0.1
@@ -228,8 +226,8 @@ def parse_fraction(value: object) -> float:
 
 
 class Parsed:
-    """What pydantic's BeforeValidator is, for functions of one argument: their signatures need not
-    be inspected for every field.
+    """As pydantic's BeforeValidator, for functions of one argument, whose signature need not be
+    inspected for every field.
     """
 
     __slots__ = ("parse",)
@@ -253,7 +251,7 @@ Fraction = Annotated[float, Parsed(parse_fraction)]
 
 
 def format_count(number: int) -> str:
-    """A count with two decimals in the suffix that leaves at most three digits before them.
+    """A count with a suffix, at most three digits before the point and two after it.
 
     >>> (format_count(7_500_000_000), format_count(999_999_999_999), format_count(999),
     ...     format_count(10**18))
@@ -269,7 +267,8 @@ def format_count(number: int) -> str:
 
 
 def format_multiple(value: float, digits: int) -> str:
-    """A multiple, such as of Ψ, in so many digits, never as a power of ten while it is not tiny.
+    """A multiple, such as of Ψ, in ``digits`` significant digits; large ones are not written as
+    powers of ten.
 
     >>> format_multiple(1.5, 3), format_multiple(500_000, 3), format_multiple(2.0, 4)
     ('1.5', '500,000', '2')
@@ -278,7 +277,7 @@ def format_multiple(value: float, digits: int) -> str:
 
 
 def format_gib(number: int) -> str:
-    """Bytes in GiB, two decimals.
+    """A number of bytes in GiB, with two decimals (`figure`).
 
     >>> format_gib(85_899_345_920)
     '80.00 GiB'
@@ -287,7 +286,7 @@ def format_gib(number: int) -> str:
 
 
 def format_rate(bytes_per_second: float) -> str:
-    """A bandwidth in GB/s.
+    """A bandwidth [bytes/s] in GB/s, with one decimal.
 
     >>> format_rate(50_000_000_000)
     '50.0 GB/s'
@@ -296,7 +295,8 @@ def format_rate(bytes_per_second: float) -> str:
 
 
 def figure(number: float, size: float) -> str:
-    """``number`` in units of ``size``: two decimals, or two digits where those would read 0.00.
+    """``number`` in units of ``size``, with two decimals, or with two significant digits if those
+    would read 0.00.
 
     >>> figure(41_875_000_000, GB), figure(160_000, GB)
     ('41.88', '0.00016')
@@ -306,14 +306,14 @@ def figure(number: float, size: float) -> str:
 
 
 LEAST_OF_A_UNIT = 2.5
-"""A table whose largest amount is smaller is shown in the unit below: most of its others would keep
-one digit.
+"""A table's largest cell has at least this much of the unit; else the next smaller unit is used, so
+that the other cells keep more than one digit.
 """
 
 
 def byte_unit(largest: int, binary: bool, least: float = LEAST_OF_A_UNIT) -> tuple[str, str, int]:
-    """(name, what it is, bytes) of the unit in which a table of bytes up to ``largest`` is best
-    read; it is at least ``least`` of them.
+    """The unit of a table whose largest cell is ``largest`` bytes: (name, meaning, bytes). The cell
+    is at least ``least`` units; ``binary`` chooses powers of 1024 over powers of 1000.
 
     >>> byte_unit(160_000_000_000, binary=False), byte_unit(16_000, binary=True)
     (('GB', '1e9', 1000000000), ('KiB', '2^10', 1024))

@@ -42,31 +42,44 @@ Verdict = Literal["fits", "does_not_fit", "unknown"]
 
 @record
 class AtPeak:
-    """The peak, split; the three sum to it [bytes]. What is not known counts nowhere:
-    `GpuMemory.activations_known` and ``unknown`` say so.
+    """The peak of one GPU's memory by purpose; the three parts sum to it. What is unknown is in
+    none of them.
     """
 
     states_bytes: int
+    """Weights, gradients and optimizer states at the peak [bytes]."""
     activations_bytes: int
+    """Saved activations, checkpoints and logits at the peak [bytes]."""
     other_bytes: int
+    """Everything else at the peak: buckets, all-gathered parameters, CUDA context [bytes]."""
 
 
 @record
 class GpuMemory:
-    """One GPU's memory [bytes]. ``states_bytes`` sums every state row, whenever it is alive: the
-    paper's figure.
-    """
+    """One GPU's memory."""
 
     states_bytes: int
+    """All model states, whenever they are alive: the paper's figure [bytes]."""
     peak_bytes: int
+    """The largest of ``moments`` [bytes]."""
     peak_moment: Moment
+    """The first moment at which the peak is reached."""
     moments: dict[Moment, int]
+    """Bytes in use at each moment of a step."""
     at_peak: AtPeak
+    """The peak by purpose."""
     largest_at_peak: dict[str, int]
+    """The largest terms at the peak, largest first: name to bytes."""
     activations_known: bool
+    """Whether activations are counted; they are not for a parameter count only, or without a
+    sequence length.
+    """
     reserved_bytes: int
+    """The peak and what fragmentation adds [bytes]: compared with the usable memory."""
     unknown: tuple[str, ...]
+    """What is in use too and in no figure, by name."""
     terms: tuple[Term, ...]
+    """Every amount of memory on the GPU."""
 
     def bytes_of(self, kinds: Container[str], at: Moment | None = None) -> int:
         """Bytes of all terms of some kinds, or of those that are alive at a moment."""
@@ -77,19 +90,22 @@ class GpuMemory:
 
 @record
 class HostMemory:
-    """Memory of one node beside its GPUs [bytes]: at least, and at most with what page-locked
-    allocations are rounded up by (terms of kind "fragmentation", which count nowhere else);
-    ``capacity_bytes`` is what the node has, if that is known.
-    """
+    """CPU memory or NVMe capacity that one node uses for its GPUs."""
 
     bytes_per_node: int
+    """What is used at least [bytes]."""
     high_bytes_per_node: int
+    """What is used at most, with the rounding of pinned allocations, whose terms are of kind
+    fragmentation [bytes].
+    """
     capacity_bytes: int | None
+    """What the node has [bytes]; ``None`` if unknown."""
     terms: tuple[Term, ...]
+    """Every amount of memory on this tier, for the whole node."""
 
     @property
     def lacking_bytes(self) -> int:
-        """What is missing at least; 0 where it suffices or the capacity is unknown."""
+        """What the node lacks at least [bytes]; 0 if it suffices or its capacity is unknown."""
         return (
             0 if self.capacity_bytes is None else max(0, self.bytes_per_node - self.capacity_bytes)
         )
@@ -97,90 +113,120 @@ class HostMemory:
 
 @record
 class Memory:
-    """Memory by tier; a tier that holds nothing is ``None``."""
+    """Memory by tier."""
 
     gpu: GpuMemory
+    """Per GPU."""
     cpu: HostMemory | None
+    """Per node; ``None`` if nothing is offloaded to the CPU."""
     nvme: HostMemory | None
+    """Per node; ``None`` if nothing is offloaded to NVMe."""
 
 
 @record
 class Communication:
-    """Traffic of one optimizer step on one rank: the paper's volume (elements over the rank's
-    parameters) and the ring's bytes.
-
-    ``unknown`` names what is sent too and is in no figure; with any of it ``sent_bytes_per_gpu`` is
-    the known part. ``inter_node_bytes_per_card`` is each network card's part of what a node's GPUs
-    send to other nodes, where it is known how many cards there are; ``placements`` say of each of
-    the ``collectives`` where its bytes go.
-    """
+    """Traffic of one rank in one optimizer step."""
 
     volume_params: float
+    """The paper's volume: data-parallel elements sent, as the number of ranks grows without bound,
+    per parameter of the rank. 2 for DDP, ZeRO-1 and ZeRO-2, 3 for ZeRO-3; more under gradient
+    accumulation; 0 on one rank.
+    """
     ratio_to_dp: float | None
+    """``volume_params`` relative to stage 0; ``None`` if that sends nothing."""
     sent_bytes_per_gpu: int
+    """Bytes that the rank sends to other GPUs, by ring algorithms; the known part, if ``unknown``
+    is not empty.
+    """
     inter_node_bytes_per_gpu: int | None
+    """Of which inter-node [bytes]."""
     inter_node_bytes_per_card: int | None
+    """Inter-node bytes that each NIC of a node sends; ``None`` if the number of NICs is unknown."""
     host_bytes_per_gpu: int
+    """Bytes copied between the GPU and CPU memory, both ways."""
     nvme_bytes_per_gpu: int
+    """Bytes copied between the rank's CPU memory and NVMe, both ways."""
     unknown: tuple[str, ...]
+    """What is sent too and in no figure, by name."""
     collectives: tuple[Collective, ...]
+    """Every collective and copy."""
     placements: tuple[Placement, ...]
+    """For each of ``collectives``, which of its bytes are intra-node and which inter-node."""
 
 
 @record
 class TimePart:
-    """Seconds that a part of a step takes, and the formula that says so."""
+    """One part of a step's time, with its formula."""
 
     name: str
+    """Name of the part, or of a collective."""
     seconds: float
+    """Its time [s]."""
     formula: AnyRatio
+    """The formula that gives ``seconds``."""
     inputs: dict[str, int | float]
+    """The formula's inputs by name, in SI units and bytes."""
     source: str
+    """Where the formula is from."""
 
 
 @record
 class Figure:
-    """A figure that follows from a step's time, as a row of a plan's table names it, and the
-    formula that says so.
-    """
+    """One figure that follows from a step's time, with its formula."""
 
     name: str
+    """Name of the figure, as in a plan's table."""
     value: float
+    """Its value, in the unit that its name says."""
     formula: AnyFormula | AnyRatio
+    """The formula that gives ``value``."""
     inputs: dict[str, int | float]
+    """The formula's inputs by name, in SI units and bytes."""
     source: str
+    """Where the formula is from."""
 
 
 @record
 class Timing:
-    """One optimizer step in time [s], its FLOPs on all GPUs, and what follows: utilisation of the
-    dense peak, tokens, days. ``parts``: what the step consists of, and each collective by itself;
-    ``figures``: what follows.
-
-    ``mfu`` counts the model's FLOPs, ``hfu`` what is computed again too.
-    ``unhidable_communication_seconds``: those beside which nothing computes, whatever the network.
-    ``hidden_above_bytes_per_second_per_node``: from this bandwidth of a node's network on,
-    computing hides all other communication; ``None`` where none of it crosses, or what goes inside
-    nodes alone takes longer.
-    """
+    """The estimated time of one optimizer step, its FLOPs, and what follows from them."""
 
     step_seconds: float
+    """Compute, exposed communication, pipeline bubble and optimizer step together [s]."""
     compute_seconds: float
+    """Forward and backward compute on one GPU, recomputation included [s]."""
     communication_seconds: float
+    """All communication, overlapped or not [s]."""
     exposed_communication_seconds: float
+    """Communication that compute does not hide [s]."""
     unhidable_communication_seconds: float
+    """Communication during which nothing computes, however fast the network is [s]."""
     bubble_seconds: float
+    """The pipeline bubble [s]."""
     update_seconds: float
+    """The optimizer step [s]."""
     model_flops_per_step: int
+    """FLOPs of the model on all GPUs together, without recomputation."""
     hardware_flops_per_step: int
+    """FLOPs on all GPUs together, with recomputation."""
     mfu: float
+    """Model FLOPs utilisation: fraction of the GPUs' dense peak."""
     hfu: float
+    """Hardware FLOPs utilisation: the same with recomputation."""
     tokens_per_second: float
+    """Tokens trained per second on all GPUs together."""
     hidden_above_bytes_per_second_per_node: float | None
+    """Bandwidth of a node's NICs together above which compute hides all communication that can be
+    hidden [bytes/s]; ``None`` if none of that is inter-node, or intra-node traffic alone takes
+    longer than compute.
+    """
     days: float | None
+    """Duration of the whole run [days]; ``None`` if its tokens are not given."""
     gpu_hours: float | None
+    """GPU-hours of the whole run; ``None`` if its tokens are not given."""
     parts: tuple[TimePart, ...]
+    """The four parts of ``step_seconds``, then each collective on its own."""
     figures: tuple[Figure, ...]
+    """What follows from the step's time, and its FLOPs."""
 
 
 @record
@@ -191,17 +237,23 @@ class Estimate:
     """
 
     name: str
+    """ddp, zero-1, zero-2 or zero-3."""
     stage: int
+    """The ZeRO stage, 0 (DDP) to 3."""
     memory: Memory
+    """Memory of one GPU, and of one node's CPU and NVMe."""
     communication: Communication
+    """Traffic of one GPU in one step."""
     time: Timing | None
+    """Time of one step; ``None`` without a GPU whose figures are known, or without FLOPs."""
     fits: bool | None
+    """Whether the memory suffices; ``None`` if that is unknown."""
     pipeline_stage: int | None
     rank_parameters: int
 
 
 def display_name(name: str) -> str:
-    """A stage's name as people write it.
+    """A stage's name for people: ``ZeRO-3`` for ``zero-3``.
 
     >>> display_name("zero-3"), display_name("ddp")
     ('ZeRO-3', 'DDP')
@@ -210,7 +262,10 @@ def display_name(name: str) -> str:
 
 
 def cheapest(candidates: list[Estimate]) -> Estimate:
-    """The one that sends least; of those that send the same, the one that shards least."""
+    """The candidate that sends the fewest bytes per GPU; of equal ones the lowest stage.
+
+    Raises `ValueError` for an empty list.
+    """
     return min(candidates, key=lambda c: (c.communication.sent_bytes_per_gpu, c.stage))
 
 
@@ -219,7 +274,9 @@ class Recommendation:
     """The candidate to take, and why."""
 
     name: str
+    """Name of the candidate."""
     why: tuple[str, ...]
+    """The reasons, one sentence each; the first says so if only model states are known."""
 
 
 @record
@@ -334,13 +391,21 @@ class Plan(Detailed):
     """
 
     schema_version: int
+    """Version of the JSON contract; adding keys does not change it."""
     job: Job
+    """The job, with defaults filled in."""
     candidates: tuple[Estimate, ...]
+    """An estimate for each ZeRO stage, in rising order."""
     verdict: Verdict
+    """Whether a candidate fits."""
     recommended: Recommendation | None
+    """The candidate to use; ``None`` if the capacity is unknown or no candidate can fit."""
     assumptions: tuple[str, ...]
+    """What the figures rest on, one sentence each."""
     notes: tuple[str, ...]
+    """What to know about the answer, one sentence each."""
     suggestions: tuple[str, ...]
+    """What to change so that the job fits, one sentence each; empty if it does."""
     parameters: Parameters
     state_bytes_per_parameter: dict[Kind, float]
 
@@ -349,47 +414,3 @@ class Plan(Detailed):
         """The candidate that is recommended."""
         name = self.recommended.name if self.recommended is not None else None
         return next((c for c in self.candidates if c.name == name), None)
-
-
-@record
-class StoredBytes:
-    """Bytes of a checkpoint's tensors by ``format`` (a quantisation's, or a dtype): by component,
-    and by what they are for.
-
-    ``not_quantised`` are of the tensors kept in ``dtype``; ``codebooks`` also shapes and other
-    figures of a tensor. ``adapters`` are LoRA's, in a dtype of their own and in no component.
-    """
-
-    format: str
-    dtype: str
-    components: dict[str, int]
-    weights: int
-    scales: int
-    zero_points: int
-    indices: int
-    codebooks: int
-    not_quantised: int
-    adapters: int
-
-
-@record
-class Counts:
-    """A model's parameters [elements]: ``active`` is what one token passes through,
-    ``largest_leaf`` the largest tensor's module.
-
-    ``total`` is the base and its ``adapters``, which are all that LoRA trains. ``stored_bytes`` is
-    what the tensors take as a checkpoint keeps them, scales included, adapters in their own dtype;
-    ``None`` where that is not known.
-    """
-
-    schema_version: int
-    total: int
-    trainable: int
-    active: int
-    components: dict[str, int]
-    largest_leaf: int
-    largest_block: int
-    stored_bytes: int | None
-    stored: StoredBytes | None
-    notes: tuple[str, ...]
-    adapters: int = 0

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 
 from zerocalc import huggingface
+from zerocalc.counts import Counts
 from zerocalc.model import counting
-from zerocalc.results import Counts
 from zerocalc.spec.model import Model
 
 

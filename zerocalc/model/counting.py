@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 
+from zerocalc.counts import Counts, StoredBytes
 from zerocalc.model.architecture import Architecture
 from zerocalc.model.build import architecture
 from zerocalc.model.module import Component, Module
-from zerocalc.results import Counts, StoredBytes
 from zerocalc.spec.base import FieldError
 from zerocalc.spec.model import Model
 from zerocalc.spec.recipe import DTYPE_BYTES, StoredDtype

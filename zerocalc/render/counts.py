@@ -5,9 +5,10 @@ from __future__ import annotations
 from rich.console import RenderableType
 from rich.text import Text
 
+from zerocalc.counts import Counts, StoredBytes
 from zerocalc.quantities import format_count
 from zerocalc.render.console import columns, emit, labelled
-from zerocalc.results import Counts, Model, StoredBytes
+from zerocalc.results import Model
 
 PARTS = ("weights", "scales", "zero_points", "indices", "codebooks")
 
