@@ -40,7 +40,17 @@ from zerocalc.spec.zero import Zero
 PACKAGE = ROOT / "zerocalc"
 SOURCES = sorted(PACKAGE.rglob("*.py"))
 
-PHYSICS = {"counts", "quantities", "presets", "sources", "formulas", "ledger", "schedule", "spec"}
+PHYSICS = {
+    "counts",
+    "details",
+    "quantities",
+    "presets",
+    "sources",
+    "formulas",
+    "ledger",
+    "schedule",
+    "spec",
+}
 ENGINE = {"model", "sharding", "frameworks", "memory", "traffic", "timing", "results", "estimator"}
 
 MAY_IMPORT: dict[str, set[str]] = {
@@ -54,6 +64,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "spec": {"spec", "quantities", "presets"},
     "configs": {"configs", "spec", "quantities", "presets"},
     "counts": {"ledger"},
+    "details": {"ledger"},
     "model": {"model", "spec", "formulas", "ledger", "presets", "counts"},
     "huggingface": {"huggingface", "model", "counts", "spec", "quantities", "presets"},
     "sharding": {"sharding", "model", "spec", "formulas", "ledger"},
@@ -61,7 +72,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     | {"formulas", "ledger", "schedule"},
     "memory": {"memory", "sharding", "model", "spec", "formulas", "ledger"},
     "traffic": {"traffic", "sharding", "model", "spec", "formulas", "ledger", "schedule"},
-    "results": {"ledger", "schedule", "spec"},
+    "results": {"details", "ledger", "schedule", "spec"},
     "timing": {"traffic", "sharding", "formulas", "ledger", "schedule", "spec", "results"},
     "estimator": PHYSICS | ENGINE,
     "answers": {"answers"} | PHYSICS | ENGINE,
