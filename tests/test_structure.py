@@ -371,21 +371,7 @@ def _undocumented_fields(tree: ast.Module) -> Iterator[str]:
                 yield f"{node.name}.{statement.target.id}"
 
 
-UNDOCUMENTED = frozenset({"spec/model.py", "spec/stack.py"})
-"""Files whose fields have no docstrings yet; one that has them leaves this list."""
-
-
-@pytest.mark.parametrize(
-    "file",
-    [
-        pytest.param(
-            file,
-            id=name(file),
-            marks=[pytest.mark.xfail(strict=True)] if name(file) in UNDOCUMENTED else [],
-        )
-        for file in sorted((PACKAGE / "spec").glob("*.py"))
-    ],
-)
+@pytest.mark.parametrize("file", sorted((PACKAGE / "spec").glob("*.py")), ids=name)
 def test_every_field_of_a_spec_has_a_docstring(file: Path) -> None:
     """A string under each field says what it is, in which unit, and what it changes."""
     assert not list(_undocumented_fields(ast.parse(file.read_text("utf-8"))))

@@ -1,6 +1,4 @@
-"""The model: a bare number of parameters Ψ, or the dimensions of a decoder from which everything is
-counted.
-"""
+"""The model: a parameter count Ψ alone, or an architecture from which everything is counted."""
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Any, Self
@@ -46,45 +44,108 @@ WITH_SCORES = frozenset({"attention", "mla"})
 
 
 class Model(Spec):
-    """What is trained: ``params`` alone, or an architecture of one of the known kinds. Sizes in
-    elements.
+    """What is trained: a parameter count alone, the dimensions of a known kind of decoder, or a
+    stack of modules.
     """
 
     title: Annotated[str, Field(max_length=200)] | None = None
+    """Name for the headings of tables. Default: none."""
     source: Annotated[str, Field(max_length=2000)] | None = None
+    """Where the dimensions were read. Default: none. Changes no number."""
     params: Count | None = None
+    """Parameter count alone, such as ``7.5B``, instead of an architecture. Default: none. Model
+    states and their traffic are counted; activations are not.
+    """
     blocks: Whole | None = None
+    """Equal blocks into which ``params`` is cut. Default: unknown, and so are the parameters that
+    stage 3 gathers at once. Changes those and the number of calls.
+    """
     trainable: Count | None = None
+    """Parameters that are trained; the rest is frozen. Default: all. Changes gradients, optimizer
+    states and their traffic.
+    """
 
     kind: ModelKind | None = None
+    """Layers described by the fields below: ``gpt2`` (LayerNorm, learned positions, plain MLP) or
+    ``llama`` (RMSNorm, rotary embeddings, gated MLP). Default: gpt2.
+    """
     layers: Whole | None = None
+    """Transformer layers. No default. Parameters and saved activations grow with the number."""
     hidden: Whole | None = None
+    """Hidden size [elements]. No default. Changes parameters and activations."""
     heads: Whole | None = None
+    """Query heads per layer. No default. Changes the scores, or the statistics, that attention
+    saves for backward; ``tp`` must divide the number.
+    """
     kv_heads: Whole | None = None
+    """Key and value heads per layer (grouped-query attention). Default: ``heads``. Fewer heads mean
+    fewer parameters and smaller keys and values.
+    """
     head_dim: Whole | None = None
+    """Size of a head [elements]. Default: ``hidden`` / ``heads``. Changes the attention's
+    parameters and activations.
+    """
     ffn: Whole | None = None
+    """Inner size of the MLP [elements]. Default: 4·``hidden``; kind llama: two thirds of that,
+    rounded up to a multiple of 256. Changes parameters and activations; ``tp`` must divide it.
+    """
     vocab: Whole | None = None
+    """Vocabulary size [tokens]. Default: 50257; kind llama: 32000. Changes embedding, head and
+    logits.
+    """
     positions: Whole | None = None
+    """Learned positions of kind gpt2 [tokens]. Default: 1024, or the sequence length if that is
+    longer. Changes the embedding; ``training.seq`` cannot exceed it. Kind llama ignores it.
+    """
     tied_embeddings: StrictBool | None = None
+    """Whether embedding and head share one tensor. Default: yes; kind llama: no. A tied head adds
+    no parameters.
+    """
     qkv_bias: StrictBool | None = None
+    """Whether queries, keys and values have biases. Default: yes; kind llama: no. Adds
+    parameters.
+    """
     out_bias: StrictBool | None = None
+    """Whether the attention's output has a bias. Default: yes; kind llama: no. Adds parameters."""
     mlp_bias: StrictBool | None = None
+    """Whether the MLP's linear layers have biases. Default: yes; kind llama: no. Adds
+    parameters.
+    """
     qk_norm: StrictBool | None = None
+    """Whether queries and keys of each head are normalised. Default: no. Adds parameters and saved
+    activations.
+    """
     dropout: Fraction | None = None
+    """Dropout rate of kind gpt2: residual, embedding, attention. Default: 0.1; kind llama: 0. Above
+    0, dropout masks are saved for backward, whatever the rate.
+    """
     activation: Activation | None = None
+    """Activation function of the MLP. Default: gelu_new; kind llama: silu. Changes the saved
+    activations.
+    """
 
     family: Annotated[str, Field(max_length=100)] | None = None
+    """Model type of a Hugging Face config. Default: none. Selects the default targets of LoRA."""
     stack: OptionalStack = None
+    """Architecture written out module by module, instead of the dimensions above. Default: none."""
     quantised: OptionalQuantisation = None
+    """Format of a quantised frozen base, or its preset's name. Default: not quantised. Changes the
+    bytes of the frozen weights and their traffic.
+    """
     dtype: StoredDtype | None = None
-    """In which a checkpoint keeps what is not quantised."""
+    """Dtype of the weights in a checkpoint that are not quantised. Default: bf16, as an assumption.
+    Changes the stored bytes; training uses the recipe's dtypes.
+    """
     lora: OptionalLora = None
+    """LoRA adapters: they are trained, the model is frozen. Default: none."""
 
     assumed: tuple[str, ...] = ()
-    """What had to be filled in, in words; kept with the model so that a saved job says it again."""
+    """Assumptions about fields that were not given, printed with every answer. A saved job repeats
+    them. Default: none.
+    """
     filled: tuple[str, ...] = ()
-    """The fields that were not given and follow from others: `only_given` leaves them out, so that
-    they follow from what is changed.
+    """Fields that were not given and follow from others. `only_given` removes them, so that they
+    follow changed fields. Default: none.
     """
 
     @property
@@ -110,7 +171,7 @@ class Model(Spec):
         return tuple(sorted({m.size("experts") for m in self._modules()} - {0, 1}))
 
     def undivided(self, ranks: int, expert_ranks: int) -> str | None:
-        """What tensor parallelism over so many ranks (``expert_ranks``: routed experts) does not
+        """What tensor parallelism over ``ranks`` (routed experts: over ``expert_ranks``) does not
         divide, in words; ``None`` if nothing.
         """
         heads = [f"the {count} heads" for count in self.head_counts if count % ranks]

@@ -1,6 +1,4 @@
-"""An architecture written out: which modules stand before, in and after the layers, with the sizes
-of each.
-"""
+"""An architecture written out: the modules before, in and after the layers, with their sizes."""
 
 from typing import Annotated, Literal, Self
 
@@ -19,19 +17,26 @@ ShortText = Annotated[str, Field(max_length=100)]
 
 
 class ModuleSpec(Spec):
-    """One module: its type, which is the name of a kind, and the sizes and switches that its kind
-    takes; ``tensors`` spells out shapes where the type is that.
-
-    The kinds are not known here: what builds the modules checks names and values.
-    """
+    """One module of a stack. The module's kind checks the names and the values."""
 
     type: ShortText
+    """Name of the module's kind, such as ``attention``. Determines the tensors and the saved
+    activations.
+    """
     name: ShortText
+    """Name of the module in tables."""
     component: ComponentName | None = None
+    """Component to which tables assign the parameters and activations. Default: the kind's."""
     values: dict[ShortText, Size | StrictBool | ShortText] = Field(default_factory=dict)
+    """Sizes [elements], switches and options of the kind, by name. Default: the kind's own; sizes
+    that the kind requires have none.
+    """
     tensors: dict[str, tuple[Size, ...]] = Field(default_factory=dict)
+    """Shapes of the tensors by name [elements], for type ``tensors``. Default: none."""
     unquantised: tuple[str, ...] = ()
-    """Weights of linear layers that quantisers leave as they are."""
+    """Weights of linear layers that stay in their own dtype when the model is quantised. Default:
+    none.
+    """
 
     def size(self, key: str) -> int:
         """The value of that name where it is a whole number, else 0."""
@@ -40,9 +45,7 @@ class ModuleSpec(Spec):
 
     @model_validator(mode="after")
     def _check_experts(self) -> Self:
-        """A token passes through some of the experts, and each of these is a part that is looked
-        at.
-        """
+        """Refuse more experts than are supported, or more per token than there are."""
         used, experts = self.values.get("top_k"), self.values.get("experts")
         if isinstance(experts, int) and experts > MOST_EXPERTS:
             raise FieldError(
@@ -59,30 +62,35 @@ class ModuleSpec(Spec):
 
 
 class Group(Spec):
-    """Layers that are alike: ``count`` of them, each with these modules."""
+    """Layers that are alike."""
 
     count: Whole
+    """Number of these layers. Parameters and saved activations grow with it."""
     modules: tuple[ModuleSpec, ...]
+    """Modules of one such layer, in the order of the forward pass."""
 
 
 class Stack(Spec):
-    """The modules of a whole model in the order of the forward pass; ``activations``: whether that
-    order says what the layers keep for backward.
-    """
+    """The modules of a whole model."""
 
     activations: StrictBool = False
+    """Whether the modules determine what the layers save for backward. Default: no, and saved
+    activations are not counted.
+    """
     positions: Whole | None = None
-    """The longest sequence for which there is a table of positions; none where they are computed.
+    """Rows of the table of positions [tokens]; ``training.seq`` cannot exceed it. Default: no such
+    limit, as for rotary embeddings.
     """
     before: tuple[ModuleSpec, ...] = ()
+    """Modules before the layers, such as the embedding. Default: none."""
     groups: tuple[Group, ...] = ()
+    """The layers, in groups of alike layers. Default: none."""
     after: tuple[ModuleSpec, ...] = ()
+    """Modules after the layers, such as final norm and head. Default: none."""
 
     @property
     def only_eager(self) -> bool:
-        """Whether of the model's own class only attention in unfused operations is known, as where
-        it has no other.
-        """
+        """Whether only unfused attention is known for the model's own class."""
         return any(
             module.values.get("kernels") == "eager"
             for group in self.groups
