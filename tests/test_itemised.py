@@ -88,7 +88,7 @@ def test_formulas_show_only_what_there_is() -> None:
     shared = terms_of(parallel={"tp": 2, "sequence_parallel": True})["shared buffer"]
     assert shared.formula.substituted(shared.inputs) == "2,048·4,096·2"
     copied = terms_of(framework="fsdp2", zero={"stage": 3})
-    assert copied["gathered layers"].formula.text == "e·B·c"
+    assert copied["gathered root"].formula.text == "e·B·c"
     assert copied["optimizer's temporaries"].formula.text == "⌈e/N_d⌉·B·c"
 
 

@@ -390,7 +390,7 @@ def test_time_in_a_plan() -> None:
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
-        ("--kernel-efficiency 0", "--kernel-efficiency: 0 of the peak"),
+        ("--kernel-efficiency 0", "--kernel-efficiency: 0 is too small: give a fraction above 0"),
         ("--kernel-efficiency 1.5", "--kernel-efficiency: "),
         ("--inter-node 0Gbps", "--inter-node: "),
         ("--inter-node 400", "--inter-node: "),

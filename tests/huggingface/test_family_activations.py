@@ -188,8 +188,8 @@ def test_a_class_without_fused_attention_is_told_apart(family: str) -> None:
     path, text = explain(raised.value)
     assert path == "training.attention"
     assert (
-        text == f"flash: of the class of {family} only unfused attention is known: --attention "
-        "eager counts it"
+        text == f"flash is not known for {family}, only unfused attention: choose "
+        "training.attention eager"
     )
 
 

@@ -4,7 +4,7 @@ sent. Nothing but entries and sums.
 
 from __future__ import annotations
 
-from zerocalc.ledger import MOMENTS, STATE_KINDS, Kind, Moment, Term, record
+from zerocalc.ledger import MOMENTS, Kind, Moment, Term, record
 from zerocalc.results import Estimate
 from zerocalc.schedule import Collective, Phase
 
@@ -123,8 +123,3 @@ def moved(candidate: Estimate, phase: Phase, what: str) -> tuple[Collective, ...
         for c in candidate.communication.collectives
         if c.group == "dp" and c.moment == phase and c.what.endswith(what)
     )
-
-
-def states_at(instant: Instant) -> int:
-    """Bytes of model states at an instant."""
-    return sum(t.bytes for t in instant.holds if t.kind in STATE_KINDS)

@@ -122,34 +122,6 @@ def held_in_group_bytes(*, elements: int, shards: int, bytes_per_element: int, c
     return ceil_div(elements, shards) * bytes_per_element * copies
 
 
-@formula("max(0, R − W)", "the framework's rows", R="reduction_bytes", W="working_bytes")
-def beyond_bytes(*, reduction_bytes: int, working_bytes: int) -> int:
-    """Bytes by which the last reduction is larger than the working set of the last layer's
-    backward, after which it comes.
-
-    >>> beyond_bytes(reduction_bytes=10, working_bytes=4)
-    6
-    """
-    return max(0, reduction_bytes - working_bytes)
-
-
-@formula(
-    "max(0, g + a − h)",
-    "the framework's rows",
-    g="gathered_bytes",
-    a="kept_bytes",
-    h="instant_bytes",
-)
-def within_bytes(*, gathered_bytes: int, kept_bytes: int, instant_bytes: int) -> int:
-    """Bytes by which gathered parameters and the activations beside them, at their most within a
-    pass, are more than both at an instant.
-
-    >>> within_bytes(gathered_bytes=10, kept_bytes=4, instant_bytes=8)
-    6
-    """
-    return max(0, gathered_bytes + kept_bytes - instant_bytes)
-
-
 def filled(sizes: Iterable[int], most: int) -> list[int]:
     """How many tensors go into each bucket of ``most`` elements: one that the next tensor does not
     fit into is sent first.
