@@ -105,16 +105,26 @@ BAD_JOBS: list[tuple[str, str | bytes, str]] = [
     (
         "a framework like none",
         job_text(framework={**framework("sgd", 1), "like": "x"}),
-        "framework.like: name the framework that it is like",
+        "framework.like: 'x' is no framework to be like",
     ),
     (
         "a framework with a field that the other lacks",
-        job_text(framework={"name": "x", "like": "paper", "wraps": "root"}),
+        job_text(framework={"name": "x", "like": "paper", "source": "y", "wraps": "root"}),
         "framework.wraps: paper has no such choice",
     ),
     (
+        "a framework with an unknown option",
+        job_text(framework={"name": "x", "like": "paper", "source": "y", "options": ["z"]}),
+        "framework.options: 'z' is no field of zero",
+    ),
+    (
+        "a framework without a source",
+        job_text(framework={"name": "x", "like": "paper"}),
+        "framework.source: is missing",
+    ),
+    (
         "a framework with an unknown field",
-        job_text(framework={"name": "x", "like": "paper", "moves": []}),
+        job_text(framework={"name": "x", "like": "paper", "source": "y", "moves": []}),
         "framework.moves: is not a known field",
     ),
     ("a framework of an unknown recipe", job_text(framework=framework("nothing", 1)), ""),

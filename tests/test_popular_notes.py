@@ -79,7 +79,9 @@ def test_partitioned_activations_need_tensor_parallel_ranks() -> None:
         "training": {"seq": 128, "recompute": "full"},
         "zero": {"partition_activations": True},
     }
-    with pytest.raises(ValidationError, match=r"needs tp above 1.*data-parallel ranks hold different data"):
+    with pytest.raises(
+        ValidationError, match=r"needs tp above 1.*data-parallel ranks hold different data"
+    ):
         Job.model_validate(job)
     ran = run_line(
         "plan --layers 4 --hidden 512 --heads 8 --seq 128 --gpus 8 --recompute full --pa"

@@ -21,7 +21,9 @@ HOMES = {
 
 
 def program_of(name: str) -> Program:
-    """The program of a framework."""
+    """The program of a framework. Raises `LookupError` for one without a line in `HOMES`."""
+    if name not in HOMES:
+        raise LookupError(f"framework {name} has no program: name its file in frameworks.HOMES")
     file, _, what = HOMES[name].partition(".")
     found: Program = getattr(import_module(f"zerocalc.frameworks.{file}"), what)
     return found

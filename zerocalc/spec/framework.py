@@ -9,11 +9,16 @@ from pydantic import Field, StrictBool, model_validator
 from zerocalc import presets
 from zerocalc.quantities import Whole, shown
 from zerocalc.spec.base import LONGEST_PATH, FieldError, Spec
+from zerocalc.spec.zero import OPTIONS
 
 Stage = Annotated[int, Field(ge=0, le=3, strict=True)]
 Tier = Literal["cpu", "nvme"]
 OF_ITS_OWN = frozenset({"name", "title", "source", "note", "like"})
 """Fields that a framework like another one always has for itself."""
+
+
+WHOLE = frozenset({"name", "source", "recipe", "implementation", "stages"})
+"""Fields with which a framework needs no other one's: what a saved job has."""
 
 
 class Offloading(Spec):
@@ -118,12 +123,18 @@ class Framework(Spec):
         """The fields of the framework that this one is like, with its own over them."""
         if not isinstance(data, dict):
             return data
-        if "stages" in data or not isinstance(data.get("like"), str):
+        like = data.get("like")
+        if not isinstance(like, str) or data.keys() >= WHOLE:
             return {"like": data.get("name"), **data}
-        whole = presets.load("frameworks", data["like"])
+        for key in ("name", "source"):
+            if key not in data:
+                raise FieldError(f"framework.{key}", f"is missing: say it of one like {like}")
+        if not presets.is_preset("frameworks", like):
+            raise FieldError("framework.like", _known(like))
+        whole = presets.load("frameworks", like)
         for key in data:
             if key in cls.model_fields and key not in whole and key not in OF_ITS_OWN:
-                raise FieldError(f"framework.{key}", f"{data['like']} has no such choice")
+                raise FieldError(f"framework.{key}", f"{like} has no such choice")
         return {**whole, **data}
 
     @model_validator(mode="after")
@@ -132,9 +143,11 @@ class Framework(Spec):
         if numbers != sorted(set(numbers)):
             raise FieldError("framework.stages", "are not in rising order, each once")
         if not presets.is_preset("frameworks", self.like):
-            known = ", ".join(presets.names("frameworks"))
-            text = f"name the framework that it is like: one of {known}"
-            raise FieldError("framework.like", text)
+            raise FieldError("framework.like", _known(self.like))
+        for option in self.options or ():
+            if option not in OPTIONS:
+                near = presets.nearest(option, OPTIONS)
+                raise FieldError("framework.options", f"{shown(option)} is no field of zero{near}")
         return self
 
     def offers(self, way: str) -> bool:
@@ -149,3 +162,8 @@ class Framework(Spec):
         have = ", ".join(str(stage.stage) for stage in self.stages)
         text = f"{shown(number)} is not a stage of {self.name}; it has {have}"
         raise FieldError("zero.stage", text)
+
+
+def _known(like: str) -> str:
+    known = ", ".join(presets.names("frameworks"))
+    return f"{shown(like)} is no framework to be like; known are {known}"
