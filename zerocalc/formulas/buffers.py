@@ -83,7 +83,13 @@ def runtime_bytes(*, runtime_bytes: int) -> int:
     return runtime_bytes
 
 
-@formula("e·B·c", "the framework's rows", e="elements", B="bytes_per_element", c="copies")
+@formula(
+    "e·B·c",
+    "the framework's program (zerocalc/frameworks)",
+    e="elements",
+    B="bytes_per_element",
+    c="copies",
+)
 def held_bytes(*, elements: int, bytes_per_element: int, copies: int) -> int:
     """Bytes of copies of a part of the parameters.
 
@@ -95,7 +101,7 @@ def held_bytes(*, elements: int, bytes_per_element: int, copies: int) -> int:
 
 @formula(
     "⌈e/N_d⌉·B·c",
-    "the framework's rows",
+    "the framework's program (zerocalc/frameworks)",
     e="elements",
     N_d="shards",
     B="bytes_per_element",
@@ -111,7 +117,12 @@ def held_share_bytes(*, elements: int, shards: int, bytes_per_element: int, copi
 
 
 @formula(
-    "⌈e/G⌉·B·c", "the framework's rows", e="elements", G="shards", B="bytes_per_element", c="copies"
+    "⌈e/G⌉·B·c",
+    "the framework's program (zerocalc/frameworks)",
+    e="elements",
+    G="shards",
+    B="bytes_per_element",
+    c="copies",
 )
 def held_in_group_bytes(*, elements: int, shards: int, bytes_per_element: int, copies: int) -> int:
     """As `held_share_bytes`, of what a smaller group of ``shards`` ranks holds once more.
