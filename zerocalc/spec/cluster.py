@@ -48,7 +48,7 @@ class Gpu(Spec):
     @property
     def runtime_words(self) -> str:
         """What the device's runtime is taken to hold, and on what ground."""
-        return f"device runtime {format_gib(self.runtime_bytes or 0)}" + (
+        return f"CUDA context {format_gib(self.runtime_bytes or 0)}" + (
             f" ({self.runtime_note})" if self.runtime_note else ""
         )
 
