@@ -37,7 +37,7 @@ OF_EXPERTS = " of experts"
 LARGEST = 3
 """Terms that are named as what a peak consists of."""
 DEQUANTISED = block(
-    (), (), ("quantised weights cannot be trained: all is trained, as before quantisation",)
+    (), (), ("quantised weights cannot be trained: all parameters are trained, unquantised",)
 )
 UNKNOWN_ACTIVATIONS = block((), ("activations", "logits"))
 HOST_FABRICS = frozenset({"pcie"})
@@ -67,7 +67,7 @@ def estimate_with_assumptions(
         if len(job.stages) != 1:
             raise FieldError(
                 "zero.stage",
-                f"name one stage of {', '.join(map(str, job.stages))}: an estimate is of one",
+                f"name one of the stages {', '.join(map(str, job.stages))} to estimate",
             )
         stage = job.stages[0]
     ranks = held or shares(job)

@@ -72,6 +72,8 @@ depth.
 
 STATE_KINDS = frozenset({"weights", "gradients", "optimizer"})
 ACTIVATION_KINDS = frozenset({"activations", "checkpoints", "logits"})
+GATHERED = "all-gathered parameters"
+"""What answers call entries of kind ``gathered`` together, also where they are unknown."""
 DYNAMIC_KINDS = frozenset(
     {"gradients", "copies", "activations", "checkpoints", "logits", "buffers", "gathered"}
 )

@@ -8,8 +8,9 @@ from typing import Literal
 from zerocalc.details import Detailed, Details, PipelineStages, TensorShare
 from zerocalc.ledger import MOMENTS, STATE_KINDS, AnyRatio, Kind, Moment, Term, record
 from zerocalc.schedule import (
-    HOST_TRAFFIC,
+    CPU_TRAFFIC,
     NETWORK_FABRICS,
+    NVME_TRAFFIC,
     OPERATIONS,
     AnyFormula,
     Collective,
@@ -20,9 +21,10 @@ from zerocalc.spec.model import Model
 
 # Passed on: views take what a plan's entries are made of from here, as they do its records.
 __all__ = [
-    "HOST_TRAFFIC",
+    "CPU_TRAFFIC",
     "MOMENTS",
     "NETWORK_FABRICS",
+    "NVME_TRAFFIC",
     "OPERATIONS",
     "STATE_KINDS",
     "Collective",

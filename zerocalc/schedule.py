@@ -62,9 +62,9 @@ OPERATIONS: dict[Op, Operation] = {op: _BY_NAME[op] for op in get_args(Op)}
 """The record of each `Op`: an op without one fails here, at import."""
 
 NETWORK_FABRICS = frozenset({"node", "network"})
-HOST_TRAFFIC = "host traffic"
-"""What an answer calls copies to and from the host where they are unknown; other unknown traffic is
-the network's.
+CPU_TRAFFIC, NVME_TRAFFIC = "CPU-GPU traffic", "NVMe traffic"
+"""What an answer calls copies between CPU and GPU, also where they are unknown, and between CPU and
+NVMe; other unknown traffic is the network's.
 """
 
 

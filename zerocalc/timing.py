@@ -82,7 +82,7 @@ def timing(
     model, done = (int(figure.value) for figure in figures)
     efficiency = job.training.kernel_efficiency or job.cluster.kernel_efficiency[0]
     computing = _part(
-        "computing",
+        "compute",
         compute_seconds,
         flops=done / job.model_parallel,
         peak_flops_per_second=peak,
@@ -97,7 +97,7 @@ def timing(
     exposed = _exposed(transfers, available)
     busy = computing.seconds + sum(t.alone for t in transfers if t.entry.group in UNSHARDED)
     bubble = _part(
-        "pipeline's bubble",
+        "pipeline bubble",
         bubble_seconds,
         busy_seconds=busy,
         pipeline_parallel=job.parallel.pp,
@@ -136,8 +136,8 @@ def _flops(work: Work, micro_batches: int) -> list[Figure]:
         "backward_flops": work.backward,
     }
     return [
-        _figure("FLOPs of the model, a replica", step_flops, **passes, recomputed_flops=0),
-        _figure("FLOPs in all, a replica", step_flops, **passes, recomputed_flops=work.recomputed),
+        _figure("model FLOPs per replica", step_flops, **passes, recomputed_flops=0),
+        _figure("total FLOPs per replica", step_flops, **passes, recomputed_flops=work.recomputed),
     ]
 
 
@@ -189,7 +189,7 @@ def _update(job: Job, holds: Rank, stage: int) -> TimePart | None:
         return None
     states = ranks * _updated_bytes(job, holds, stage)
     return _part(
-        "optimizer's update",
+        "optimizer step",
         update_seconds,
         passes=UPDATE_PASSES,
         state_bytes=states,
@@ -223,7 +223,7 @@ def _exposed(transfers: list[Transfer], available: dict[Phase, float]) -> TimePa
         for phase in ("forward", "backward")
     }
     return _part(
-        "traffic that nothing hides",
+        "exposed communication",
         exposed_seconds,
         alone_seconds=sum(t.alone for t in transfers),
         forward_seconds=beside["forward"],

@@ -6,32 +6,32 @@ from itertools import groupby
 
 from zerocalc import answers, sharding, spec
 from zerocalc.formulas.formula import ceil_div
-from zerocalc.model.architecture import dealt
+from zerocalc.model.architecture import chunk_layers
 from zerocalc.results import display_name
 from zerocalc.sharding.padding import added_words
 from zerocalc.sharding.rank import Share
 from zerocalc.spec.cluster import DEFAULT_GPUS_PER_NODE
 from zerocalc.spec.job import Job
-from zerocalc.traffic.placement import HOPS
+from zerocalc.traffic.placement import RING_LATENCY
 
 NOTABLE = 0.001
-"""Differences below this are not told."""
-WORST_STAGE = "the pipeline stage that needs most memory"
-EVEN_SPLIT = "even split: pipeline parallelism divides states evenly"
-EVEN_TENSORS = "even split: tensor parallelism divides all of a bare number of parameters"
-EVEN_TOKENS = "even split: context parallelism divides the tokens of a sequence evenly"
+"""Smaller differences are not reported."""
+WORST_STAGE = "the pipeline stage with the largest peak"
+EVEN_SPLIT = "pipeline parallelism divides model states evenly"
+EVEN_TENSORS = "tensor parallelism divides all parameters evenly (parameter count only)"
+EVEN_TOKENS = "context parallelism divides each sequence's tokens evenly"
 
 
 def _pipeline(job: Job) -> list[str]:
-    """Whose figures a pipeline's are, and how its layers are dealt."""
+    """The stage that a pipeline's figures are of, and how layers are assigned to stages."""
     parallel, layers = job.parallel, job.model.layer_count
     if job.even_share:
         out = [EVEN_SPLIT]
         if layers and layers % parallel.pp:
             fullest = ceil_div(layers, parallel.pp)
             out.append(
-                f"even split: {layers} layers over {parallel.pp} pipeline stages, "
-                f"{layers / parallel.pp:.4g} a stage; the fullest has {fullest}"
+                f"{layers} layers on {parallel.pp} pipeline stages: "
+                f"{layers / parallel.pp:.4g} per stage; the fullest stage has {fullest}"
             )
         return out
     whose = (
@@ -40,19 +40,19 @@ def _pipeline(job: Job) -> list[str]:
         else WORST_STAGE
     )
     out = [
-        f"memory and traffic are those of {whose}"
-        + ("" if parallel.pipeline_stage else "; time is that of the slowest")
+        f"memory and traffic of {whose}"
+        + ("" if parallel.pipeline_stage else "; step time of the slowest stage")
     ]
     ends = job.framework.ends_as_layers
-    counts = dealt(layers or 0, parallel, ends)
+    counts = chunk_layers(layers or 0, parallel, ends)
     if len(set(counts)) > 1:
         what = f"chunks of {layers} layers" if parallel.interleave > 1 else f"{layers} layers"
         how = (
-            ", embedding and head counted as a layer each"
+            ", embedding and head counted as one layer each"
             if ends and parallel.first_stage_layers is parallel.last_stage_layers is None
             else ""
         )
-        out.append(f"{what} dealt to pipeline stages as {_runs(counts)}{how}")
+        out.append(f"{what} assigned to pipeline stages as {_runs(counts)}{how}")
     return out
 
 
@@ -68,8 +68,8 @@ def _slowest_stage(job: Job, held: list[Share]) -> list[str]:
     more = max(done, default=0) * len(done) / sum(done) - 1 if sum(done) else 0
     return (
         [
-            "pipeline stages are taken to compute alike; the one with most to do computes "
-            f"{more:.1%} longer"
+            "step time assumes that pipeline stages compute equally long; the slowest one "
+            f"computes {more:.1%} longer"
         ]
         if more >= NOTABLE
         else []
@@ -105,7 +105,7 @@ def _tensor_parallel(job: Job) -> list[str]:
     if tp > 1 and job.model.is_bare:
         return [EVEN_TENSORS]
     out = (
-        [f"tp {tp} does not divide the vocabulary of {words:,}: counted as even shares"]
+        [f"tp {tp} does not divide the vocabulary of {words:,}: counted as even shards"]
         if words % tp
         else []
     )
@@ -113,7 +113,7 @@ def _tensor_parallel(job: Job) -> list[str]:
 
 
 LORA = "the frozen base has no gradients and no optimizer states"
-HELD = f"{LORA}, and is held in the recipe's compute dtype"
+LORA_UNQUANTISED = f"{LORA}, and is stored in the recipe's compute dtype"
 
 
 def _adapters(job: Job, lora: spec.lora.Lora) -> list[str]:
@@ -122,18 +122,18 @@ def _adapters(job: Job, lora: spec.lora.Lora) -> list[str]:
     if job.adapter_dtype != lora.dtype:
         out.append(
             f"adapters in {job.adapter_dtype}, not {lora.dtype}: {job.framework.name} "
-            "casts all parameters to the dtype of compute"
+            "casts all parameters to the compute dtype"
         )
     gathered = job.trained_recipe.gather
     if gathered != job.adapter_dtype and not job.recipe.autocast:
         out.append(
-            f"adapters are kept in {job.adapter_dtype} and compute in {gathered}, in which "
-            f"recipe {job.recipe.name} gathers or copies weights"
+            f"adapters are stored in {job.adapter_dtype} and compute in {gathered}, the dtype "
+            f"in which recipe {job.recipe.name} gathers or copies weights"
         )
     if job.framework.adapters == "each":
         out.append(
-            "each matrix of an adapter is a unit of its own (PEFT's "
-            "fsdp_auto_wrap_policy); one unit with its layer would have all its gradients"
+            "each adapter matrix is an FSDP unit of its own (PEFT's fsdp_auto_wrap_policy); in "
+            "one unit with its layer, the whole layer would have gradients"
         )
     return out
 
@@ -147,7 +147,7 @@ def assumed(job: Job, held: list[Share], timed: bool) -> list[str]:
     if job.model.lora is not None:
         out += [
             *job.model.lora.assumed,
-            HELD if job.model.quantised is None else LORA,
+            LORA_UNQUANTISED if job.model.quantised is None else LORA,
             *_adapters(job, job.model.lora),
         ]
     if timed:
@@ -159,9 +159,9 @@ def assumed(job: Job, held: list[Share], timed: bool) -> list[str]:
     if job.experts_apart:
         etp = job.expert_tensor_parallel
         out.append(
-            f"routed experts are dealt over ep·etp = {parallel.ep}·{etp} ranks, their "
+            f"routed experts are split over ep·etp = {parallel.ep}·{etp} ranks, their "
             "states sharded over "
-            f"gpus/(pp·ep·etp) = {job.expert_shards}; each sees as many tokens as another"
+            f"gpus/(pp·ep·etp) = {job.expert_shards}; tokens are routed evenly"
         )
     if parallel.cp > 1:
         out += [EVEN_TOKENS, _context_shards(job)]
@@ -176,7 +176,8 @@ def assumed(job: Job, held: list[Share], timed: bool) -> list[str]:
         if buckets and zero.buffers == "constant":
             sizes = dict.fromkeys((zero.reduce_bucket_size, zero.allgather_bucket_size))
             out.append(
-                f"C_B: buckets of up to {' and '.join(f'{size:,}' for size in sizes)} elements"
+                "communication buckets (C_B) of up to "
+                f"{' and '.join(f'{size:,}' for size in sizes)} elements"
             )
         if (
             job.framework.units_in_flight > 1
@@ -184,36 +185,35 @@ def assumed(job: Job, held: list[Share], timed: bool) -> list[str]:
             and not (job.model.is_bare and job.model.blocks is None)
         ):
             out.append(
-                f"stage 3 holds {job.framework.units_in_flight} layers gathered, beside "
+                f"stage 3 keeps {job.framework.units_in_flight} layers all-gathered, plus "
                 "the embedding or head in use"
             )
         if zero.gather == "broadcast" and not job.model.is_bare:
-            out.append("every owner of broadcast blocks holds an equal share of the parameters")
+            out.append("each owner of broadcast blocks holds an equal share of the parameters")
     if (
         cluster.gpus > cluster.gpus_per_node
         and cluster.node is None
         and cluster.gpus_per_node == DEFAULT_GPUS_PER_NODE
     ):
-        out.append(f"nodes of {cluster.gpus_per_node} GPUs")
+        out.append(f"{cluster.gpus_per_node} GPUs per node")
     return out
 
 
 def _assumed_of_time(job: Job) -> list[str]:
     own, (typical, note) = job.training.kernel_efficiency, job.cluster.kernel_efficiency
     share = (
-        f"{100 * typical:.0f} % of the dense peak ({note})"
+        f"{100 * typical:.0f} % of dense peak ({note})"
         if own is None
-        else f"{100 * own:.0f} % of the dense peak"
+        else f"{100 * own:.0f} % of dense peak"
     )
     out = [
-        f"time: kernels reach {share}, links their nominal bandwidth; a hop takes {HOPS}; "
-        "no input, no stragglers",
-        "FLOPs as papers count them: attention over the whole square, of which a causal "
-        "mask needs half",
+        f"step time: kernels reach {share}, links their nominal bandwidth; {RING_LATENCY}; "
+        "data loading and stragglers not counted",
+        "FLOPs count the full attention matrix, as papers do; a causal mask needs half",
     ]
     if job.zero.offload_optimizer != "none":
         out.append(
-            "time: the host's optimizer step reads and writes each state once, as fast as "
-            "its memory carries them"
+            "step time: the CPU optimizer step reads and writes each state once, at CPU "
+            "memory bandwidth"
         )
     return out

@@ -26,10 +26,10 @@ def line(job: Job, flags: Iterable[str], best: Estimate, asked: tuple[int, ...])
     """
     stage = () if best.stage in asked else (f"--stage {best.stage}",)
     gpu = best.memory.gpu
-    aside = ", ".join(gpu.unknown or ["what page-locked buffers are rounded up by"])
-    known = "" if best.fits else f" on what is known ({aside} aside)"
+    missing = ", ".join(gpu.unknown or ["pinned-buffer rounding"])
+    known = "" if best.fits else f", not counting {missing}"
     even = " on an even share of the pipeline" if job.even_share else ""
     return (
-        f"{' '.join((*stage, *flags))}: {display_name(best.name)} then fits{even}{known}, in "
-        f"{format_gib(gpu.reserved_bytes)}"
+        f"{' '.join((*stage, *flags))}: {display_name(best.name)} fits{even} in "
+        f"{format_gib(gpu.reserved_bytes)}{known}"
     )

@@ -7,10 +7,10 @@ from __future__ import annotations
 from typing import Any, get_args
 
 from zerocalc.answers.document import plain
-from zerocalc.ledger import ACTIVATION_KINDS, STATE_KINDS, Kind, Term, Tier, record
+from zerocalc.ledger import ACTIVATION_KINDS, GATHERED, STATE_KINDS, Kind, Term, Tier, record
 from zerocalc.memory.activations import layers_suffix
 from zerocalc.results import Estimate, Figure, Plan, TensorShare, TimePart
-from zerocalc.schedule import NETWORK_FABRICS, Collective
+from zerocalc.schedule import CPU_TRAFFIC, NETWORK_FABRICS, NVME_TRAFFIC, Collective
 from zerocalc.sharding.rank import Share
 from zerocalc.spec.job import Job
 
@@ -18,12 +18,12 @@ PEAK_ROWS: tuple[tuple[str, frozenset[str]], ...] = (
     ("activations", ACTIVATION_KINDS - {"logits"}),
     ("logits", frozenset({"logits"})),
     ("16-bit weight copies", frozenset({"copies"})),
-    ("buffers (C_B)", frozenset({"buffers"})),
-    ("gathered layers", frozenset({"gathered"})),
-    ("device runtime", frozenset({"runtime"})),
+    ("buffers and buckets (C_B)", frozenset({"buffers"})),
+    (GATHERED, frozenset({"gathered"})),
+    ("CUDA context", frozenset({"runtime"})),
 )
-"""What a plan's table shows of the peak beside the states, and the kinds of entries that each row
-sums.
+"""Rows of a plan's table at the peak, apart from the states, and the kinds of entries that each
+row sums.
 """
 
 EVERYTHING = frozenset(get_args(Kind))
@@ -34,39 +34,38 @@ ROWS: dict[str, frozenset[str]] = {
 }
 """Rows of a plan's table by the kinds of entries that they sum."""
 ROWS_AT_PEAK: dict[str, frozenset[str]] = {
-    "states then": STATE_KINDS,
-    "in all": EVERYTHING - {"fragmentation"},
+    "model states at the peak": STATE_KINDS,
+    "total": EVERYTHING - {"fragmentation"},
     "with fragmentation": EVERYTHING,
 }
 """Rows that sum what is alive at the peak."""
 ROWS_OF_TRAFFIC: dict[str, frozenset[str]] = dict.fromkeys(
-    ("traffic per step", "sent per gpu"), NETWORK_FABRICS
+    ("traffic per step", "sent per GPU"), NETWORK_FABRICS
 )
-ROWS_OF_TRAFFIC["to and from host"] = frozenset({"pcie"})
-ROWS_OF_TRAFFIC["to and from drives"] = frozenset({"nvme"})
+ROWS_OF_TRAFFIC[CPU_TRAFFIC] = frozenset({"pcie"})
+ROWS_OF_TRAFFIC[NVME_TRAFFIC] = frozenset({"nvme"})
 ROWS_OF_NODES: dict[str, tuple[Tier, bool]] = {
-    "host memory per node": ("cpu", False),
-    "page-locked": ("cpu", True),
-    "drives per node": ("nvme", False),
+    "CPU memory per node": ("cpu", False),
+    "pinned": ("cpu", True),
+    "NVMe per node": ("nvme", False),
 }
-"""Rows of what a node holds beside its GPUs: the tier, and whether what page-locked allocations are
-rounded up by counts too.
+"""Rows of what a node holds apart from its GPUs: the tier, and whether the rounding of pinned
+allocations counts too.
 """
 ALIASES = {
-    **{"peak": "in all", "to spare": "with fragmentation", "fits": "with fragmentation"},
-    **{"of ddp": "model states", "c_b": "buffers", "traffic": "traffic per step"},
-    **dict.fromkeys(("of it between nodes", "by each network card"), "sent per gpu"),
+    **{"peak": "total", "headroom": "with fragmentation", "fits": "with fragmentation"},
+    **{"of ddp": "model states", "traffic": "traffic per step"},
+    **dict.fromkeys(("buffers", "c_b"), "buffers and buckets"),
+    **dict.fromkeys(("of which inter-node", "per nic"), "sent per GPU"),
 }
 """Rows that say of a sum what it comes to, and other names of rows."""
 TIME_ROW = "time per step"
-TIMES = {
-    "time": TIME_ROW,
-    "step_seconds": TIME_ROW,
-    "compute": "computing",
-    "exposed": "traffic that nothing hides",
-}
-"""What parts of a step's time, or all of them, are called too."""
-ROW_NAMES = (*ROWS, *ROWS_AT_PEAK, *ROWS_OF_TRAFFIC, *ROWS_OF_NODES, *ALIASES)
+TIME_ALIASES = dict.fromkeys(("time", "step_seconds"), TIME_ROW)
+"""Other names of the step time."""
+ROW_OF = {
+    name.lower(): name for name in (*ROWS, *ROWS_AT_PEAK, *ROWS_OF_TRAFFIC, *ROWS_OF_NODES)
+} | ALIASES
+"""Rows by all their names in lower case."""
 
 
 @record
@@ -103,7 +102,7 @@ def explain(plan: Plan, term: str | None = None) -> list[Explanation]:
         if term is not None:
             wanted = " ".join(term.lower().split())
             bare = wanted.partition(",")[0]
-            part = TIMES.get(bare, bare)
+            part = TIME_ALIASES.get(bare, bare)
             if times and part == TIME_ROW:
                 out.append(
                     Explanation(candidate.name, candidate.stage, (), (), candidate, times=times)
@@ -112,7 +111,7 @@ def explain(plan: Plan, term: str | None = None) -> list[Explanation]:
             times = tuple(t for t in times if part in t.name.lower())
             row = row_name(wanted)
             if row == "with fragmentation" and not any(t.kind == "fragmentation" for t in terms):
-                row = "in all"
+                row = "total"
             named = tuple(t for t in terms if wanted in t.name.lower() or wanted == t.kind)
             summed = tuple(t for t in terms if _sums(row, t, candidate)) or tuple(
                 t for t in terms if t.kind in ROWS.get(row, ())
@@ -137,12 +136,12 @@ def row_name(text: str) -> str:
     """The row of a plan's table that a text means, its unit and remarks aside; empty where it is
     none.
 
-    >>> (row_name("buffers (C_B)"), row_name("known peak, at"), row_name("sent per GPU, GB"),
-    ...     row_name("colour"))
-    ('buffers', 'in all', 'sent per gpu', '')
+    >>> (row_name("Buffers (C_B)"), row_name("peak (known part), at"),
+    ...     row_name("sent per GPU, GB"), row_name("colour"))
+    ('buffers and buckets', 'total', 'sent per GPU', '')
     """
-    bare = text.lower().partition("(")[0].partition(",")[0].strip().removeprefix("known ")
-    return ALIASES.get(bare, bare) if bare in ROW_NAMES else ""
+    bare = text.lower().partition("(")[0].partition(",")[0].strip()
+    return ROW_OF.get(bare, "")
 
 
 def _sums(row: str, term: Term, candidate: Estimate) -> bool:
@@ -164,7 +163,7 @@ def names(plan: Plan) -> list[str]:
     timed = [part.name for time in times for part in time.parts] + [
         figure.name for time in times for figure in time.figures
     ]
-    return list(dict.fromkeys([*terms, *moved, *timed, *ROW_NAMES]))
+    return list(dict.fromkeys([*terms, *moved, *timed, *ROW_OF]))
 
 
 def saved_tensors(plan: Plan, terms: tuple[Term, ...]) -> list[TensorShare]:

@@ -14,12 +14,13 @@ from zerocalc.sharding.rounding import rounded
 from zerocalc.spec.job import Job
 from zerocalc.spec.model import WITH_SCORES
 
+CANNOT_JUDGE = "cannot judge the fit: pass --gpu or --gpu-memory"
 MUCH_PADDING = 0.02
-"""A share of the parameters from which on padding is told."""
+"""The smallest share of the parameters at which padding is reported."""
 
 
 def _time_needs(job: Job) -> str:
-    """What is missing for the time of a step."""
+    """What is missing for a step time."""
     gpu, zero, cluster = job.cluster.gpu, job.zero, job.cluster
     if (
         gpu is None
@@ -27,35 +28,32 @@ def _time_needs(job: Job) -> str:
         or gpu.memory_bytes_per_second is None
     ):
         lacking = (
-            "memory's bandwidth"
+            "memory bandwidth"
             if gpu is not None and gpu.bf16_dense_flops_per_second is not None
-            else "speed"
+            else "bf16 peak"
         )
-        needs = f"the GPU's {lacking} is not among its figures (a TOML file of your own can say it)"
+        needs = f"this GPU preset has no {lacking}"
     elif cluster.peak_flops_per_second(job.recipe.compute) is None:
         needs = (
-            f"presets have GPUs' peaks in 16 bits, and recipe {job.recipe.name} computes in "
+            f"GPU presets have 16-bit peaks only, and recipe {job.recipe.name} computes in "
             f"{job.recipe.compute}"
         )
     elif zero.offload_optimizer != "none" and cluster.cpu_bytes_per_second is None:
-        needs = (
-            "--cpu-bandwidth 400GB/s says what a host's memory carries, where the optimizer's "
-            "step runs"
-        )
+        needs = "pass --cpu-bandwidth, e.g. 400GB/s: the optimizer step runs on the CPU"
     elif (
         "nvme" in (zero.offload_optimizer, zero.offload_params)
         and cluster.nvme_bytes_per_second_per_gpu is None
     ):
-        needs = "--nvme-bandwidth 25GB/s says what a node's drives read or write together"
+        needs = "pass --nvme-bandwidth, e.g. 25GB/s: all NVMe drives of a node"
     elif (
         zero.offloads or zero.checkpoints_on_host
     ) and cluster.host_bytes_per_second_per_gpu is None:
-        needs = "the GPU's link to its host is not among its figures"
+        needs = "this GPU preset has no CPU-GPU bandwidth"
     elif cluster.intra_node_bytes_per_second is None:
-        needs = "--intra-node 450GB/s says what a GPU sends inside its node"
+        needs = "pass --intra-node, e.g. 450GB/s: per GPU, one way"
     else:
-        needs = "--node, or --inter-node 3200Gbps, says what a node's network cards send together"
-    return f"time is unknown: {needs}"
+        needs = "pass --node, or --inter-node, e.g. 3200Gbps: all NICs of a node"
+    return f"no step time: {needs}"
 
 
 def notes_on(job: Job, held: list[Share], candidates: list[Estimate]) -> list[str]:
@@ -63,20 +61,17 @@ def notes_on(job: Job, held: list[Share], candidates: list[Estimate]) -> list[st
     notes: list[str] = []
     unknown = tuple(dict.fromkeys(name for c in candidates for name in c.memory.gpu.unknown))
     if unknown:
-        notes.append(f"unknown: {', '.join(unknown)}. {_how_to_know(job)}")
+        notes.append(f"unknown: {', '.join(unknown)}; {_how_to_know(job)}")
     notes += _beyond_data_parallelism(job, candidates)
     without_effect = _without_effect(job) if "activations" in unknown else []
     if without_effect:
-        notes.append(f"without effect while activations are unknown: {', '.join(without_effect)}")
+        notes.append(f"no effect while activations are unknown: {', '.join(without_effect)}")
     if job.cluster.gpu is not None and job.cluster.usable_bytes is None:
         notes.append(
-            f"usable memory of {job.cluster.gpu.title} is not known; --gpu-memory 80GiB "
-            "says what it is"
+            f"usable memory of {job.cluster.gpu.title} is unknown: pass --gpu-memory, e.g. 80GiB"
         )
     elif job.cluster.usable_bytes is None and all(c.fits is None for c in candidates):
-        notes.append(
-            "what fits is unknown: --gpu h100-80g or --gpu-memory 80GiB says what there is"
-        )
+        notes.append(CANNOT_JUDGE)
     if (
         job.cluster.gpu is not None
         and job.training.seq
@@ -85,37 +80,34 @@ def notes_on(job: Job, held: list[Share], candidates: list[Estimate]) -> list[st
     ):
         notes.append(_time_needs(job))
     notes += [
-        f"without effect: {flag} ({why})"
+        f"no effect: {flag} ({why})"
         for flag, why in _idle(
             job, "activations" not in unknown, any(c.time is not None for c in candidates)
         )
     ]
     if _kept_by_another_kernel(job):
         notes.append(
-            f"of the class of {job.model.family or 'this model'} only unfused attention is "
-            "known, which keeps more; --attention eager counts it"
+            f"only unfused attention is known for {job.model.family or 'this model'}, which "
+            "saves more; --attention eager counts it"
         )
     if job.zero.offloads or job.zero.checkpoints_on_host:
         notes += _offload_notes(job, held, candidates)
     if job.parallel.tp * job.parallel.pp > 1 and "activations" in unknown:
-        notes.append(
-            "what tensor and pipeline parallelism send is unknown too, and not in the traffic"
-        )
+        notes.append("tensor- and pipeline-parallel traffic is unknown too, and not counted")
     if job.even_share:
         notes.append(
-            "what fits is said of an even share: the first and last pipeline stages hold "
-            "more (embedding, head, layers that do not divide)"
+            "the fit is judged on an even share of the pipeline: the first and last stages "
+            "hold more (embedding, head, uneven layers)"
         )
     if job.zero.defer_grad_sync and job.training.accumulation == 1:
-        notes.append("deferring gradient reduction changes nothing with one micro-batch a step")
+        notes.append("deferred gradient reduction has no effect with one micro-batch per step")
     if (
         job.training.recompute == "selective"
         and job.training.attention == "flash"
         and job.model.has_attention
     ):
         notes.append(
-            "selective recomputation saves next to nothing over flash attention, which "
-            "keeps no scores"
+            "selective recompute frees almost nothing with flash attention, which saves no scores"
         )
     notes += _padding(job, held) + _untrained(job) + _cannot_run(job)
     if job.parallel.tp > job.cluster.gpus_per_node:
@@ -136,11 +128,10 @@ def _padding(job: Job, held: list[Share]) -> list[str]:
         more = max(part.padded / part.parameters for part in whole.parts or (whole,)) - 1
         if more > MUCH_PADDING:
             return [
-                f"{job.framework.name} rounds tensors up to whole shares over "
-                f"{holds.shards:,} ranks, which adds {more:.0%} to the parameters: some, "
-                "such as experts', have fewer rows than there are ranks; fewer ranks a "
-                "copy (--shard-group) or experts on ranks of their own (--ep) "
-                "add less"
+                f"{job.framework.name} pads tensors to {holds.shards:,} equal shards, which "
+                f"adds {more:.0%} to the parameters: some tensors, such as experts, have fewer "
+                "rows than ranks; smaller shard groups (--shard-group) or expert parallelism "
+                "(--ep) need less padding"
             ]
     return []
 
@@ -149,7 +140,7 @@ def _untrained(job: Job) -> list[str]:
     """Why nothing is trained over a base that is kept so."""
     quantised, some = job.model.quantised, job.model.lora is not None or job.model.trainable
     return (
-        [f"{quantised.untrained}: --quantise none counts that"]
+        [f"{quantised.untrained}; --quantise none counts that"]
         if quantised is not None and quantised.untrained and some
         else []
     )
@@ -163,32 +154,31 @@ def _cannot_run(job: Job) -> list[str]:
     }
     lacking = [what for what in job.implementation.lacks if chosen[what]]
     how = (
-        f": --implementation {job.implementation.instead} has" if job.implementation.instead else ""
+        f": use --implementation {job.implementation.instead}" if job.implementation.instead else ""
     )
     return (
-        [f"layers of {job.implementation.name} have no {' and no '.join(lacking)}{how}"]
+        [f"{job.implementation.name} layers do not support {' or '.join(lacking)}{how}"]
         if lacking
         else []
     )
 
 
 def _offload_notes(job: Job, held: list[Share], candidates: list[Estimate]) -> list[str]:
-    """Which stages are not shown, whose capacity is not known, and how far computing keeps up."""
+    """Stages that are not shown, capacities that are unknown, and efficiencies."""
     notes = []
     left_out = [stage.name for stage in job.framework.stages if stage.stage not in job.stages]
     if job.zero.stage is None and left_out:
         notes.append(
-            "not shown, since they cannot keep that elsewhere: "
-            f"{', '.join(map(display_name, left_out))}"
+            f"not shown, because they cannot offload that: {', '.join(map(display_name, left_out))}"
         )
     for flag, tiers in (
-        ("--cpu-memory 1TB", [c.memory.cpu for c in candidates]),
-        ("--nvme-capacity 30TB", [c.memory.nvme for c in candidates]),
+        ("--cpu-memory, e.g. 1TB", [c.memory.cpu for c in candidates]),
+        ("--nvme-capacity, e.g. 30TB", [c.memory.nvme for c in candidates]),
     ):
         if job.cluster.usable_bytes is not None and any(
             tier is not None and tier.capacity_bytes is None for tier in tiers
         ):
-            notes.append(f"what fits is said of GPUs alone: {flag} says what a node's host has")
+            notes.append(f"the fit is judged on GPU memory alone: pass {flag}")
     return notes + [kind.words() for kind in answers.offloading.efficiencies(*held[0])]
 
 
@@ -202,11 +192,10 @@ def _beyond_data_parallelism(job: Job, candidates: list[Estimate]) -> list[str]:
     rest = gpu.bytes_of(DYNAMIC_KINDS - {"gradients", "copies"}, at=gpu.peak_moment)
     if rest <= usable:
         return []
-    held = (
-        f"activations, logits, buffers and gathered layers ({format_gib(rest)} of "
-        f"{display_name(last.name)}'s peak)"
-    )
-    return [f"more data-parallel GPUs never shrink {held}"]
+    return [
+        "more data-parallel GPUs do not reduce activations, logits, buffers and all-gathered "
+        f"parameters ({format_gib(rest)} of {display_name(last.name)}'s peak)"
+    ]
 
 
 def _without_effect(job: Job) -> list[str]:
@@ -237,7 +226,7 @@ def _idle(job: Job, known: bool, timed: bool) -> list[tuple[str, str]]:
     named = training.recompute_modules != type(training).model_fields["recompute_modules"].default
     out = []
     if training.recompute != "selective" and named:
-        out.append((modules, "modules are named for --recompute selective"))
+        out.append((modules, "only --recompute selective uses it"))
     if training.recompute == "selective" and known:
         lacking = [
             name for name in training.recompute_modules if not RECOMPUTED[name] & model.module_types
@@ -258,7 +247,7 @@ def _idle(job: Job, known: bool, timed: bool) -> list[tuple[str, str]]:
         out.append(
             (
                 f"--recompute-every {training.recompute_every}",
-                f"beyond the {model.layer_count} layers: one is recomputed",
+                f"more than the {model.layer_count} layers: one is recomputed",
             )
         )
     if training.attention != "flash" and known and not model.has_attention:
@@ -267,7 +256,7 @@ def _idle(job: Job, known: bool, timed: bool) -> list[tuple[str, str]]:
         out.append(
             (
                 "--tokens",
-                "days and GPU-hours need the time of a step: --gpu, an architecture and --seq",
+                "days and GPU-hours need a step time: pass --gpu, an architecture and --seq",
             )
         )
     for flag, given, tier in (
@@ -282,9 +271,9 @@ def _idle(job: Job, known: bool, timed: bool) -> list[tuple[str, str]]:
             "cpu" if job.zero.checkpoints_on_host else "none",
         }
         if given is not None and tier not in places and not (tier == "cpu" and job.zero.offloads):
-            out.append((flag, f"nothing lies {'in host memory' if tier == 'cpu' else 'on drives'}"))
+            out.append((flag, f"nothing is offloaded to {'the CPU' if tier == 'cpu' else 'NVMe'}"))
     if cluster.cublas_workspace is not None and not cluster.workspaces:
-        out.append(("--cublas-workspace", "--workspaces counts it"))
+        out.append(("--cublas-workspace", "needs --workspaces"))
     return out
 
 
@@ -301,9 +290,7 @@ def _kept_by_another_kernel(job: Job) -> bool:
 
 def _how_to_know(job: Job) -> str:
     if job.model.is_bare:
-        return "Give --model, or --layers --hidden --heads, and --seq"
+        return "pass --model, or --layers --hidden --heads, and --seq"
     if job.model.stack is not None:
-        return (
-            f"What the layers of {job.model.family or 'this architecture'} save is not counted yet"
-        )
-    return "Give --seq"
+        return f"activations of {job.model.family or 'this architecture'} are not modelled yet"
+    return "pass --seq"

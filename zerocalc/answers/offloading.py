@@ -1,5 +1,5 @@
-"""What offloading would make fit; how far computing keeps up with it, kind by kind, and the
-bandwidth that it would need ([Inf] §4).
+"""What offloading would make fit; the efficiency that it leaves, kind by kind, and the bandwidth
+that it needs ([Inf] §4).
 """
 
 from __future__ import annotations
@@ -42,17 +42,16 @@ class Efficiency:
 
     def words(self) -> str:
         """The figures in one sentence."""
-        where = f"over all {self.ranks:,} ranks" if self.ranks > 1 else "a GPU"
+        where = f"over all {self.ranks:,} ranks" if self.ranks > 1 else "per GPU"
         half, most = format_rate(self.for_half), format_rate(self.for_most)
         needs = (
-            f"{HALF:.0%} of the compute rate needs {half} {where}, {MOST:.0%} {most} (nothing "
-            "overlapped, [Inf] §4)"
+            f"{HALF:.0%} efficiency needs {half} {where}, {MOST:.0%} needs {most} (no overlap, "
+            "[Inf] §4)"
         )
         if self.efficiency is None or self.bytes_per_second is None:
             return f"{self.what}: {needs}"
-        return (
-            f"{self.what}: {needs}; {format_rate(self.bytes_per_second)} give {self.efficiency:.0%}"
-        )
+        given = format_rate(self.bytes_per_second)
+        return f"{self.what}: {needs}; {given} gives {self.efficiency:.0%}"
 
 
 CHOICES: tuple[dict[str, Device], ...] = (
@@ -62,7 +61,7 @@ CHOICES: tuple[dict[str, Device], ...] = (
 
 
 def would_fit(job: Job) -> list[str]:
-    """What fits with states in host memory, the optimizer alone or else the parameters too, in one
+    """What fits with states in CPU memory, the optimizer alone or else the parameters too, in one
     line; none where nothing does.
     """
     if job.zero.offloads or job.zero.gather == "broadcast" or unmodelled_with(job.zero):
@@ -74,7 +73,7 @@ def would_fit(job: Job) -> list[str]:
         if best is not None:
             flags = [f"--{name.replace('_', '-')} {device}" for name, device in choice.items()]
             host = format_gib(best.memory.cpu.bytes_per_node if best.memory.cpu else 0)
-            return [f"{line(changed, flags, best, job.stages)}, with {host} of host memory a node"]
+            return [f"{line(changed, flags, best, job.stages)}, with {host} of CPU memory per node"]
     return []
 
 

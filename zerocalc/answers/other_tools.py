@@ -64,14 +64,14 @@ def compare(plan: Plan, tool: str) -> ToolComparison:
         raise FieldError("tool", f"{tool!r} is not one of {', '.join(TOOLS)}")
     inputs = _inputs(plan)
     notes = [
-        "the tool counts model states, and at stage 3 one gathered leaf module: no "
-        "activations, buckets or windows"
+        "the tool counts model states and, at stage 3, one all-gathered leaf module; no "
+        "activations, buckets or prefetched parameters"
     ]
     if "largest_layer" not in inputs and any(
         c.stage == max(stage for stage, _, _ in ESTIMATORS) for c in plan.candidates
     ):
         notes.append(
-            "its figure for stage 3 needs the largest leaf module: give --model, or "
+            "its figure for stage 3 needs the largest leaf module: pass --model, or "
             "--layers --hidden --heads"
         )
     stages = {stage for stage, _, _ in ESTIMATORS}
@@ -83,8 +83,8 @@ def compare(plan: Plan, tool: str) -> ToolComparison:
         )
     if plan.job.model_parallel > 1:
         notes.append(
-            "it knows no tensor, pipeline or context parallelism: all GPUs are taken as "
-            "ranks of one group"
+            "it has no tensor, pipeline or context parallelism: all GPUs count as one "
+            "data-parallel group"
         )
     return ToolComparison(
         tool, TOOLS[tool], tuple([_compared(c, inputs) for c in plan.candidates]), tuple(notes)

@@ -20,8 +20,8 @@ def stages_table(plan: Plan) -> tuple[PipelineStages, ...]:
     if not plan.details.pipeline_stages:
         raise FieldError(
             "parallel.pp",
-            "only an even share is known of a bare count, of adapters and of what is "
-            "partly frozen: no stage by itself",
+            "only an even share is known for a parameter count only, for adapters and for "
+            "partly frozen models",
         )
     return plan.details.pipeline_stages
 

@@ -36,9 +36,9 @@ def plan(job: Job) -> Plan:
     assumptions: list[str] = []
     held = shares(job)
     for stage in job.stages:
-        candidate, rests_on = estimate_with_assumptions(job, stage, held)
+        candidate, rests = estimate_with_assumptions(job, stage, held)
         candidates.append(candidate)
-        assumptions += rests_on
+        assumptions += rests
     verdict = _verdict(candidates)
     notes = notes_on(job, held, candidates)
     if verdict == "does_not_fit":
@@ -122,7 +122,7 @@ def recommend(job: Job, candidates: list[Estimate]) -> Recommendation | None:
             return None
         unknown = fitting[0].memory.gpu.unknown
         why.append(
-            f"on model states and buffers alone: {', '.join(unknown)} unknown"
+            f"judged on model states and buffers only: {', '.join(unknown)} unknown"
             if unknown
             else f"if {' and '.join(unsure(fitting[0]))}"
         )
@@ -141,23 +141,23 @@ def recommend(job: Job, candidates: list[Estimate]) -> Recommendation | None:
 
 
 NOTABLE = 0.005
-"""Differences of estimated times below this are not told."""
-BESIDE = {"cpu": "host memory", "nvme": "drives"}
+"""Smaller differences of estimated times are not reported."""
+TIER_NAMES = {"cpu": "CPU memory", "nvme": "NVMe"}
 
 
 def short_of(candidate: Estimate) -> list[str]:
-    """What a node's host lacks, in words: ``12.0 GiB of host memory a node``."""
+    """What a node is short by, in words: ``12.0 GiB of CPU memory per node``."""
     memory = candidate.memory
     tiers = {"cpu": memory.cpu, "nvme": memory.nvme}
     return [
-        f"{format_gib(tier.lacking_bytes)} of {BESIDE[name]} a node"
+        f"{format_gib(tier.lacking_bytes)} of {TIER_NAMES[name]} per node"
         for name, tier in tiers.items()
         if tier is not None and tier.lacking_bytes
     ]
 
 
 def unsure(candidate: Estimate) -> list[str]:
-    """On what it depends whether a node's host suffices, in words."""
+    """The condition under which a node's CPU memory suffices, in words."""
     host = candidate.memory.cpu
     if (
         host is None
@@ -165,27 +165,25 @@ def unsure(candidate: Estimate) -> list[str]:
         or not host.bytes_per_node <= host.capacity_bytes < host.high_bytes_per_node
     ):
         return []
-    most, there = format_gib(host.high_bytes_per_node), format_gib(host.capacity_bytes)
-    return [
-        f"page-locked buffers leave the host's {there} a node enough (they may take {most} in all)"
-    ]
+    most, capacity = format_gib(host.high_bytes_per_node), format_gib(host.capacity_bytes)
+    return [f"pinned buffers fit in {capacity} of CPU memory per node (they may need {most})"]
 
 
 def _lacks(other: Estimate, usable: int) -> str:
     gpu = other.memory.gpu
     needed = max(gpu.reserved_bytes, gpu.states_bytes)
     if needed <= usable:
-        return f"{display_name(other.name)} lacks {' and '.join(short_of(other))}"
+        return f"{display_name(other.name)} is short by {' and '.join(short_of(other))}"
     at = gpu.at_peak
     activations = "unknown" if "activations" in gpu.unknown else format_gib(at.activations_bytes)
     parts = (
-        f"states {format_gib(at.states_bytes)}, activations and logits {activations}, other "
+        f"model states {format_gib(at.states_bytes)}, activations and logits {activations}, other "
         f"{format_gib(at.other_bytes)}"
     )
     least = "at least " if gpu.unknown else ""
     return (
-        f"{display_name(other.name)} lacks {least}{format_gib(needed - usable)} (at its peak: "
-        f"{parts})"
+        f"{display_name(other.name)} is short by {least}{format_gib(needed - usable)} (at its "
+        f"peak: {parts})"
     )
 
 
@@ -193,23 +191,20 @@ def _compared(other: Estimate, chosen: Estimate) -> str:
     """Another candidate that would do, in memory and traffic relative to the chosen one."""
     saved = chosen.memory.gpu.reserved_bytes - other.memory.gpu.reserved_bytes
     sent, base = other.communication.sent_bytes_per_gpu, chosen.communication.sent_bytes_per_gpu
-    now, then = format_gib(sent), format_gib(base)
-    traffic = "as many bytes" if now == then else f"{now} instead of {then}"
-    known = " of what is known" if other.memory.gpu.unknown else ""
-    memory = (
-        f"frees {format_gib(saved)} more{known}"
-        if saved > 0
-        else f"takes {format_gib(-saved)} more{known}"
-        if saved < 0
-        else "takes as much"
-    )
-    part = " of what is known" if other.communication.unknown else ""
-    took = ""
+    theirs, ours = format_gib(sent), format_gib(base)
+    known = " (known part)" if other.memory.gpu.unknown else ""
+    known_traffic = " (known part)" if other.communication.unknown else ""
+    if not saved:
+        memory = f"the same memory{known}"
+    else:
+        memory = f"{format_gib(abs(saved))} {'less' if saved > 0 else 'more'} memory{known}"
+    if theirs == ours:
+        traffic = f" and {'' if not saved else 'the same '}traffic{known_traffic}"
+    else:
+        traffic = f" and sends {theirs} per step instead of {ours}{known_traffic}"
+    time = ""
     if other.time is not None and chosen.time is not None:
         more = other.time.step_seconds / chosen.time.step_seconds - 1
-        took = (
-            f"; a step takes {abs(more):.0%} {'longer' if more > 0 else 'less time'}, as estimated"
-            if abs(more) >= NOTABLE
-            else ""
-        )
-    return f"{display_name(other.name)} {memory} and sends {traffic} a step{part}{took}"
+        if abs(more) >= NOTABLE:
+            time = f"; estimated step time {abs(more):.0%} {'longer' if more > 0 else 'shorter'}"
+    return f"{display_name(other.name)} needs {memory}{traffic}{time}"

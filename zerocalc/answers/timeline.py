@@ -4,17 +4,17 @@ sent. Nothing but entries and sums.
 
 from __future__ import annotations
 
-from zerocalc.ledger import MOMENTS, Kind, Moment, Term, record
+from zerocalc.ledger import GATHERED, MOMENTS, Kind, Moment, Term, record
 from zerocalc.results import Estimate
 from zerocalc.schedule import Collective, Phase
 
 TITLES: dict[Moment, str] = {
-    "load": "the model is loaded",
-    "forward": "forward, at its end",
-    "loss": "the loss and the logits' gradient",
-    "backward_start": "backward begins",
-    "backward_end": "backward ends",
-    "step": "the optimizer's step",
+    "load": "model load",
+    "forward": "end of forward",
+    "loss": "loss and gradient of the logits",
+    "backward_start": "start of backward",
+    "backward_end": "end of backward",
+    "step": "optimizer step",
 }
 SENT_BY: dict[Moment, Phase] = {"forward": "forward", "backward_end": "backward", "step": "step"}
 """The moment by which the collectives of a phase have run."""
@@ -27,8 +27,8 @@ STATE_NAMES: dict[Kind, str] = {
 
 QUESTIONS = (
     "What does each GPU hold in forward?",
-    "How are gradients made, reduced and kept?",
-    "Who updates, and how do all agree again?",
+    "How are gradients computed, reduced and stored?",
+    "Who updates the weights, and how does every GPU get them?",
 )
 
 
@@ -92,13 +92,13 @@ def holdings(candidate: Estimate, moment: Moment) -> list[Holding]:
 
 
 def elsewhere(candidate: Estimate, kinds: frozenset[str]) -> tuple[Term, ...]:
-    """States of some kinds that lie in a node's memory or on its drives, per node."""
+    """States of some kinds in CPU memory or on NVMe, per node."""
     tiers = (candidate.memory.cpu, candidate.memory.nvme)
     return tuple(t for tier in tiers if tier is not None for t in tier.terms if t.kind in kinds)
 
 
 def copied(candidate: Estimate, phase: Phase) -> tuple[Collective, ...]:
-    """Copies between GPUs, hosts and drives in a phase."""
+    """Copies between GPUs, CPUs and NVMe in a phase."""
     return tuple(
         c for c in candidate.communication.collectives if c.group == "host" and c.moment == phase
     )
@@ -113,7 +113,7 @@ def gathered(candidate: Estimate, moment: Moment) -> tuple[Term, ...]:
 
 def unknown_gathers(candidate: Estimate) -> bool:
     """Whether units are gathered whose sizes are not known."""
-    return "gathered layers" in candidate.memory.gpu.unknown
+    return GATHERED in candidate.memory.gpu.unknown
 
 
 def moved(candidate: Estimate, phase: Phase, what: str) -> tuple[Collective, ...]:

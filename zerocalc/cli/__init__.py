@@ -54,9 +54,7 @@ class Sections(TyperCommand):
         return parser
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Read the arguments; one that no flag stands before is answered with the flag that was
-        probably meant.
-        """
+        """Read the arguments; an unexpected one is answered with the flag that was meant."""
         ctx.allow_extra_args = True
         astray = super().parse_args(ctx, args)
         if astray and not ctx.resilient_parsing:
@@ -105,7 +103,7 @@ def _needed(parameter: Any) -> Callable[[Callable[[Any, Any], Any]], Callable[[A
 
 
 def _astray(word: str, command: str, options: set[str]) -> str:
-    """What to say of an argument that has no place."""
+    """The error for an unexpected argument."""
     of = next(
         (
             flag
@@ -119,9 +117,9 @@ def _astray(word: str, command: str, options: set[str]) -> str:
     where = (
         f"give it as {of.name} {label(word)}"
         if of
-        else f"zerocalc {command} --help lists what {command} takes"
+        else f"zerocalc {command} --help lists the flags"
     )
-    return f"{label(word)}: stands without a flag; {where}"
+    return f"{label(word)}: unexpected argument; {where}"
 
 
 def _once(option: Any, process: Callable[[Any, Any], Any], value: Any, state: Any) -> None:
@@ -131,8 +129,8 @@ def _once(option: Any, process: Callable[[Any, Any], Any], value: Any, state: An
     if before != new:
         name = option.obj.opts[0]
         if option.takes_value:
-            raise UserError(f"{name}: is given twice, as {shown(before)} and {shown(new)}")
-        raise UserError(f"{name}: contradicts --no-{name[2:]}, which is given too")
+            raise UserError(f"{name}: given twice, as {shown(before)} and {shown(new)}")
+        raise UserError(f"{name}: contradicts --no-{name[2:]}")
     process(value, state)
 
 
@@ -182,6 +180,11 @@ def new_app() -> typer.Typer:
     return typer.Typer(rich_markup_mode=None, add_completion=False, context_settings=HELP_NAMES)
 
 
+def examples(*lines: str) -> str:
+    """The end of a command's help: command lines as they are typed, without the program's name."""
+    return "\n".join(["\b", "Examples:", *(f"  zerocalc {line}" for line in lines)])
+
+
 def _version(value: bool) -> None:
     if value:
         typer.echo(f"zerocalc {__version__}")
@@ -189,8 +192,8 @@ def _version(value: bool) -> None:
 
 
 @app.callback(
-    help="What training a large model under ZeRO or FSDP costs, before a GPU is rented: memory, "
-    "traffic, what fits."
+    help="Calculate memory, traffic and step time of training under ZeRO or FSDP.",
+    epilog=examples("plan --model llama-3-8b --gpus 8 --gpu h100-80g", "plan --help"),
 )
 def _root(
     version: Annotated[
@@ -202,10 +205,10 @@ def _root(
 
 def main() -> None:
     """Run the program: 0 answered, 1 where a check says no, 2 bad input in one line on stderr."""
-    there = streams.prepare()
+    is_open = streams.prepare()
     status = streams.flush(run(sys.argv[1:]))
-    if not there and status != streams.REFUSED:
-        status = streams.refuse("standard output: it is closed, so there is nowhere to print to")
+    if not is_open and status != streams.REFUSED:
+        status = streams.refuse("standard output: is closed")
     sys.exit(status)
 
 

@@ -1,6 +1,4 @@
-"""Which of the things that a user wrote an error is about: a flag, a file that a flag names, or a
-field of a job file.
-"""
+"""Maps an error to the flag, file or job-file field that caused it."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 from typing import Annotated, Any, Optional
 
 from zerocalc import answers, render
-from zerocalc.cli import Sections, new_app
+from zerocalc.cli import Sections, examples, new_app
 from zerocalc.cli.errors import UserError
 from zerocalc.cli.jobs import make_plan
 from zerocalc.cli.parameters import AsJson, JobFile, file_option, job_flags
@@ -21,20 +21,27 @@ Wanted = Annotated[
     Optional[str],
     file_option(
         "--term",
-        "Only entries of this name or kind, or of a row of plan; activations come tensor "
-        "by tensor.",
+        "Term, kind or table row to explain.",
         "TEXT",
     ),
 ]
 
 
-@app.command(cls=Sections)
+@app.command(
+    cls=Sections,
+    epilog=examples(
+        "explain --model llama-3-8b --gpus 8 --stage 2 --term gradients",
+        "explain --model llama-3-8b --gpus 8 --seq 8192 --term activations",
+    ),
+)
 @job_flags
 def explain(
     *, given: dict[str, Any], term: Wanted = None, job_file: JobFile = None, as_json: AsJson = False
 ) -> int:
-    """Write out every number of a plan: its formula in symbols, the numbers put in, the result, the
-    source, the assumption.
+    """Show each figure's formula, numbers and source.
+
+    Every memory term, collective and time of a plan: the formula in symbols, with numbers, the
+    result, the source and the assumption. Saved activations are listed tensor by tensor.
     """
     answer = make_plan(given, job_file)
     explanations = answers.explain.explain(answer, term)
@@ -56,10 +63,10 @@ def _unknown(term: str, answer: Plan) -> str:
         name for c in answer.candidates for name in c.memory.gpu.unknown
     }:
         return (
-            f"{shown(term)} is unknown here; give --model, or --layers --hidden --heads, and --seq"
+            f"{shown(term)} is unknown here; pass --model, or --layers --hidden --heads, and --seq"
         )
     if row:
-        return f"{shown(term)} is nothing in this plan"
+        return f"no {shown(term)} in this plan"
     terms = [
         t.name
         for c in answer.candidates
@@ -70,7 +77,4 @@ def _unknown(term: str, answer: Plan) -> str:
     entries = ", ".join(
         dict.fromkeys([*terms, *(["time"] if any(c.time for c in answer.candidates) else [])])
     )
-    return (
-        f"{shown(term)} names no "
-        f"entry{nearest(term.strip(), known) or f'; the entries are {entries}'}"
-    )
+    return f"{shown(term)}: no such term{nearest(term.strip(), known) or f' (terms: {entries})'}"

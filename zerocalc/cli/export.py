@@ -7,7 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
-from zerocalc.cli import Sections, new_app
+from zerocalc.answers.notes import CANNOT_JUDGE
+from zerocalc.cli import Sections, examples, new_app
 from zerocalc.cli.error_location import about
 from zerocalc.cli.errors import UserError
 from zerocalc.cli.jobs import plan_and_notes
@@ -24,20 +25,28 @@ To = Annotated[
     str,
     file_option(
         "--to",
-        f"What to write: {', '.join(f'{name} ({form})' for name, form in FORMS.items())}.",
+        "Tool to write a configuration for.",
         "|".join(FORMS),
         autocompletion=lambda: list(FORMS),
     ),
 ]
 
 
-@app.command(cls=Sections)
+@app.command(
+    cls=Sections,
+    epilog=examples(
+        "export --to deepspeed --model llama-3-8b --gpus 8 --stage 3",
+        "export --to fsdp2 --model llama-3-8b --gpus 8 --gpu h100-80g --seq 8192",
+    ),
+)
 @job_flags
 def export(
     *, given: dict[str, Any], to: To, job_file: JobFile = None, as_json: AsJson = False
 ) -> int:
-    """Write the configuration of the stage that --stage names, or else of the one recommended; what
-    it does not hold is told on standard error.
+    """Write the configuration of one ZeRO stage.
+
+    The stage is the one of --stage, or else the recommended one. Settings that the configuration
+    cannot hold are listed on standard error.
     """
     if to not in FORMS:
         raise UserError(
@@ -62,7 +71,7 @@ def export(
         )
         return 0
     typer.echo(written.text)
-    sys.stdout.flush()  # before what is said of it
+    sys.stdout.flush()  # before the remarks
     for line in (
         *(f"not in it: {remark}" for remark in written.remarks),
         *(f"note: {note}" for note in notes),
@@ -76,15 +85,9 @@ def _chosen(answer: Plan) -> Estimate:
     if len(answer.candidates) == 1:
         return answer.candidates[0]
     if answer.recommended is None:
-        why = (
-            "nothing fits"
-            if answer.verdict == "does_not_fit"
-            else "what fits is unknown (--gpu or --gpu-memory says what there is)"
-        )
+        why = "nothing fits" if answer.verdict == "does_not_fit" else CANNOT_JUDGE
         stages = ", ".join(str(candidate.stage) for candidate in answer.candidates)
-        raise UserError(
-            f"--stage: say which of {stages} to write; none is recommended, since {why}"
-        )
+        raise UserError(f"--stage: pass one of {stages}; none is recommended: {why}")
     return next(
         candidate for candidate in answer.candidates if candidate.name == answer.recommended.name
     )

@@ -1,4 +1,4 @@
-"""`zerocalc paper`: published tables, recomputed and set beside what is printed."""
+"""`zerocalc paper`: published tables, recomputed and compared."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Annotated, Optional
 import typer
 
 from zerocalc import papers, render
-from zerocalc.cli import Sections, new_app
+from zerocalc.cli import Sections, examples, new_app
 from zerocalc.cli.errors import UserError
 from zerocalc.cli.parameters import AsJson
 from zerocalc.cli.streams import print_json
@@ -20,16 +20,17 @@ Wanted = Annotated[
     Optional[str],
     typer.Argument(
         metavar="[TABLE]",
-        help="A published table, or all; without one, ZeRO's comparison at 7.5B and a list.",
+        help="Table name, or all (default: overview).",
         autocompletion=lambda: [*papers.tables.tables(), "all"],
     ),
 ]
 
 
-@app.command(cls=Sections)
+@app.command(cls=Sections, epilog=examples("paper", "paper zero-table1"))
 def paper(table: Wanted = None, *, as_json: AsJson = False) -> int:
-    """Recompute published tables, cell by cell; exit 1 if a cell differs by more than its printed
-    rounding.
+    """Recompute published tables, cell by cell.
+
+    Exit 1 if a cell differs by more than its printed rounding.
     """
     try:
         names = papers.tables.tables() if table in (None, "all") else [table]

@@ -13,7 +13,7 @@ from zerocalc.cli.flags import CONFIG, COUNT_WITH, COUNTERS, FLAGS, Flag
 
 
 def file_option(name: str, help_text: str, metavar: str | None = None, **more: Any) -> Any:
-    """The option of a command's own: what it reads, or what it prints and how."""
+    """An option for input and output."""
     return typer.Option(
         name, metavar=metavar, help=help_text, rich_help_panel="Input and output", **more
     )
@@ -21,13 +21,13 @@ def file_option(name: str, help_text: str, metavar: str | None = None, **more: A
 
 JobFile = Annotated[
     Optional[str],
-    file_option("--job", "A job, or an answer's JSON, from a file or standard input.", "FILE|-"),
+    file_option("--job", "Job file, or an answer's JSON; - is stdin.", "FILE|-"),
 ]
 ConfigFile = Annotated[
     Optional[str],
     file_option(
         "--config",
-        "A configuration of DeepSpeed, accelerate or torchtitan: under the flags, over --job.",
+        "DeepSpeed, accelerate or torchtitan file.",
         "FILE|-",
     ),
 ]
@@ -35,7 +35,7 @@ CountWith = Annotated[
     Optional[str],
     file_option(
         "--count-with",
-        "Count a config.json by building its class (the extra zerocalc[transformers]).",
+        "Counter for config.json (extra: transformers).",
         "|".join(COUNTERS),
     ),
 ]

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Optional
 import typer
 
 from zerocalc import render
-from zerocalc.cli import Sections, new_app
+from zerocalc.cli import Sections, examples, new_app
 from zerocalc.cli.error_location import about
 from zerocalc.cli.errors import UserError
 from zerocalc.cli.flags import FLAG_OF_PATH, FLAGS
@@ -22,13 +22,14 @@ TAKEN = ("model.quantised", "model.lora.rank", "model.lora.targets")
 QUANTISE, RANK, TARGETS = (next(flag for flag in FLAGS if flag.path == path) for path in TAKEN)
 
 
-@app.command(cls=Sections)
+@app.command(
+    cls=Sections,
+    epilog=examples("params llama-3-8b", "params path/to/config.json --quantise nf4"),
+)
 def params(
     model: Annotated[
         str,
-        typer.Argument(
-            metavar="CONFIG|PRESET", help="A preset (llama-3-8b), a TOML file, or a config.json."
-        ),
+        typer.Argument(metavar="CONFIG|PRESET", help="Preset, TOML file or config.json."),
     ],
     *,
     quantise: Annotated[Optional[str], option(QUANTISE)] = None,
@@ -37,7 +38,7 @@ def params(
     count_with: CountWith = None,
     as_json: AsJson = False,
 ) -> int:
-    """Count a model's parameters by component, and the bytes that a checkpoint of it takes."""
+    """Count a model's parameters and checkpoint bytes."""
     given: dict[str, Any] = {
         QUANTISE.path: quantise,
         RANK.path: lora_rank,

@@ -6,7 +6,8 @@ import dataclasses
 from typing import Annotated, Any, Optional
 
 from zerocalc import answers, render
-from zerocalc.cli import Sections, new_app
+from zerocalc.answers.notes import CANNOT_JUDGE
+from zerocalc.cli import Sections, examples, new_app
 from zerocalc.cli.errors import UserError
 from zerocalc.cli.jobs import make_plan
 from zerocalc.cli.parameters import AsJson, JobFile, file_option, job_flags
@@ -18,7 +19,13 @@ app = new_app()
 FORMATS = ("table", "json", "csv", "markdown")
 
 
-@app.command(cls=Sections)
+@app.command(
+    cls=Sections,
+    epilog=examples(
+        "plan --model llama-3-8b --gpus 8 --gpu h100-80g --seq 8192",
+        "plan --params 7.5B --gpus 64 --stage 2,3 --json",
+    ),
+)
 @job_flags
 def plan(
     *,
@@ -26,25 +33,24 @@ def plan(
     job_file: JobFile = None,
     as_json: AsJson = False,
     output_format: Annotated[
-        str, file_option("--format", "How to print the answer.", "|".join(FORMATS))
+        str, file_option("--format", "Output format.", "|".join(FORMATS))
     ] = "table",
     compare_with: Annotated[
         Optional[str],
         file_option(
             "--compare-with",
-            "Set another tool's figures beside ours: deepspeed-estimator.",
+            "Tool to compare with: deepspeed-estimator.",
             "TOOL",
         ),
     ] = None,
     stages_table: Annotated[
-        bool, file_option("--stages-table", "Show what each pipeline stage holds, too.")
+        bool, file_option("--stages-table", "Show each pipeline stage's memory.")
     ] = False,
-    check: Annotated[
-        bool, file_option("--check", "Exit 1 unless something is known to fit.")
-    ] = False,
+    check: Annotated[bool, file_option("--check", "Exit 1 unless a stage fits.")] = False,
 ) -> int:
-    """Say what a training job needs per GPU and sends per step, at each ZeRO stage, and what
-    fits.
+    """Compare ZeRO stages: memory, traffic, step time, fit.
+
+    Memory and traffic are per GPU; the fit and a recommendation need --gpu or --gpu-memory.
     """
     if output_format not in FORMATS:
         raise UserError(f"--format: {output_format!r} is not one of {', '.join(FORMATS)}")
@@ -52,11 +58,11 @@ def plan(
         raise UserError(f"--json: contradicts --format {output_format}")
     if compare_with is not None and output_format not in ("table", "json"):
         raise UserError(
-            f"--compare-with: has no place in --format {output_format}; table and json have one"
+            f"--compare-with: not supported by --format {output_format} (supported: table, json)"
         )
     if stages_table and output_format not in ("table", "json"):
         raise UserError(
-            f"--stages-table: has no place in --format {output_format}; table and json have one"
+            f"--stages-table: not supported by --format {output_format} (supported: table, json)"
         )
     answer = make_plan(given, job_file)
     compared = None if compare_with is None else _compared(answer, compare_with)
@@ -74,12 +80,12 @@ def plan(
         if rows:
             render.pipelines.show(answer, rows)
     if check and answer.verdict == "unknown":
-        missing = (
-            "--gpu or --gpu-memory says what there is"
+        why = (
+            CANNOT_JUDGE
             if answer.job.cluster.usable_bytes is None
-            else "not all memory is known"
+            else "cannot judge the fit: not all memory is known"
         )
-        tell(f"--check: what fits is unknown: {missing}")
+        tell(f"--check: {why}")
     return 1 if check and answer.verdict != "fits" else 0
 
 

@@ -10,7 +10,7 @@ import typer
 from zerocalc import model as models
 from zerocalc import presets as store
 from zerocalc import render
-from zerocalc.cli import Sections, new_app
+from zerocalc.cli import Sections, examples, new_app
 from zerocalc.cli.errors import UserError
 from zerocalc.cli.jobs import validated
 from zerocalc.cli.parameters import AsJson
@@ -23,23 +23,19 @@ Kind = Annotated[
     Optional[str],
     typer.Argument(
         metavar="[KIND]",
-        help=f"One of {', '.join(store.KINDS)}.",
+        help="Kind of preset (default: all kinds).",
         autocompletion=lambda: list(store.KINDS),
     ),
 ]
 Name = Annotated[
     Optional[str],
-    typer.Argument(
-        metavar="[NAME]", help="A preset of that kind, or a file of yours, which is checked."
-    ),
+    typer.Argument(metavar="[NAME]", help="Preset name, or a file to check."),
 ]
 
 
-@app.command(cls=Sections)
+@app.command(cls=Sections, epilog=examples("presets gpus", "presets models llama-3-8b"))
 def presets(kind: Kind = None, name: Name = None, *, as_json: AsJson = False) -> int:
-    """List presets: the kinds, the names of one kind, or one preset with its figures and their
-    source.
-    """
+    """List presets, or show one with its source."""
     if kind is not None and kind not in store.KINDS:
         near = store.nearest(kind, store.KINDS)
         raise UserError(

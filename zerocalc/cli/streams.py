@@ -22,18 +22,18 @@ PLAINLY = "zerocalc-plainly"
 
 
 def prepare() -> bool:
-    """Make both streams fit for symbols, and say whether there is a standard output at all.
+    """Make both streams fit for symbols; whether standard output is open.
 
     One that whoever started us has closed is replaced: a file that is opened later must not take
     its number.
     """
-    there = sys.stdout is not None
+    is_open = sys.stdout is not None
     sys.stdout, sys.stderr = sys.stdout or _nowhere(), sys.stderr or _nowhere()
     codecs.register_error(PLAINLY, _plainly)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors=PLAINLY)
-    return there
+    return is_open
 
 
 def _nowhere() -> TextIO:
@@ -72,7 +72,7 @@ def refuse(text: str) -> int:
 
 
 def tell(text: str) -> None:
-    """A line of standard error beside an answer."""
+    """Print a line on standard error."""
     with _forgiven(sys.stderr):
         sys.stderr.write(f"{text}\n")
         sys.stderr.flush()

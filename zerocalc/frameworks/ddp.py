@@ -26,7 +26,7 @@ def run(step: Step) -> None:
         step.send(step.shards, "all_reduce", "gradients", step.dtype("reduce"), elements, calls)
 
     step.update()
-    temporaries = step.hold("optimizer's temporaries", "buffers", rank.part("trainable"), "weights")
+    temporaries = step.hold("optimizer temporaries", "buffers", rank.part("trainable"), "weights")
     step.compute_update()
     step.free(buckets, temporaries)
 

@@ -178,7 +178,7 @@ def hold_beyond_share(step: Step) -> Term | None:
     if step.zero.offload_optimizer != "none":
         return None
     elements = elements_beyond_share(step.job, step.rank)
-    return step.hold("gradients beyond a rank's share", "buffers", elements, "weights")
+    return step.hold("gradients outside the rank's shard", "buffers", elements, "weights")
 
 
 # Traffic.
@@ -228,11 +228,11 @@ def hold_for_offloading(step: Step, offload: Offload) -> Term | None:
     trained, largest = rank.part("trainable"), rank.part("tensor", trained=True)
     hold = partial(offload.hold, pinned="whole")
     hold("fp32 gradients", "gradients", trained, "fp32", tier=tier, shards=shards)
-    hold("weights to be copied", "buffers", trained, "gather", shards=shards)
-    hold("gradient to be copied", "buffers", largest, "weights")
+    hold("weights to copy", "buffers", trained, "gather", shards=shards)
+    hold("gradient to copy", "buffers", largest, "weights")
     if step.stage == 2 and step.accumulates:
-        offload.hold_touched("gradients added up", "buffers", "weights")
-    return step.hold("gradient to be added up", "buffers", largest, "weights")
+        offload.hold_touched("summed gradients", "buffers", "weights")
+    return step.hold("gradient to accumulate", "buffers", largest, "weights")
 
 
 LIMITS = (

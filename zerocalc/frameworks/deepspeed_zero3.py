@@ -105,11 +105,11 @@ def hold_for_offloading(step: Step, offload: Offload) -> None:
         hold("fp32 gradients", "gradients", trained, "fp32", tier=tier, pieces=sub_group)
     if zero.offload_optimizer == "nvme":
         elements = min(trained, sub_group * shards)
-        name = "optimizer's swap buffers"
+        name = "optimizer swap buffers"
         offload.hold(name, "buffers", elements, "fp32", copies=OPTIMIZER_BUFFERS, shards=shards)
     if zero.offload_params == "nvme":
         size, copies = PARAMETER_BUFFER_SIZE, PARAMETER_BUFFERS
-        offload.hold("parameters' swap buffers", "buffers", size, "gather", copies=copies)
+        offload.hold("parameter swap buffers", "buffers", size, "gather", copies=copies)
 
 
 # Traffic.

@@ -18,7 +18,7 @@ from zerocalc.spec.job import Job
 from zerocalc.spec.recipe import DTYPE_BYTES
 
 FSDP1 = "fsdp1"
-TEMPORARIES = "optimizer's temporaries"
+TEMPORARIES = "optimizer temporaries"
 SHARDED_AS = 3
 """Both stages shard parameters, gradients and optimizer states at rest."""
 

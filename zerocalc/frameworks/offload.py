@@ -12,7 +12,7 @@ from zerocalc.formulas.states import waiting_bytes
 from zerocalc.frameworks.flat_buffer import touched_elements
 from zerocalc.frameworks.step import Step, Word
 from zerocalc.ledger import MOMENTS, Block, Kind, Term, block, record, replaced, term
-from zerocalc.memory.states import WAITING
+from zerocalc.memory.states import UNREDUCED
 from zerocalc.schedule import Link, Phase, collective
 from zerocalc.spec.recipe import DTYPE_BYTES
 from zerocalc.spec.zero import Tier
@@ -20,18 +20,18 @@ from zerocalc.spec.zero import Tier
 Pinned = Literal["whole", "unit", "tensor"]
 """Allocations of pinned memory: one, one a unit, one a tensor."""
 Way = Literal["down", "up"]
-PLACES: dict[Tier, str] = {"gpu": "", "cpu": " on the host", "nvme": " on drives"}
-WAYS: dict[Way, str] = {"down": "to the host", "up": "from the host"}
+PLACES: dict[Tier, str] = {"gpu": "", "cpu": " on the CPU", "nvme": " on NVMe"}
+WAYS: dict[Way, str] = {"down": "to the CPU", "up": "from the CPU"}
 PASSES: tuple[Phase, ...] = ("forward", "backward")
-ROUNDING = "rounding of page-locked buffers, at most"
-THROUGH_HOST = "host memory through which drives are read and written is not counted"
+ROUNDING = "pinned buffer rounding, at most"
+THROUGH_HOST = "CPU buffers for NVMe reads and writes are not counted"
 ONE_STAGE = (
-    "host memory, drives and the host's step: every rank of a node counted as one of this "
-    "pipeline stage, although a node has several"
+    "CPU memory, NVMe and the CPU optimizer step count every rank of a node as one of this "
+    "pipeline stage, although a node has several stages"
 )
 HOST_ALONE = (
-    "host memory: what is offloaded, with its buffers; processes, data loaders and loading the "
-    "model come on top"
+    "CPU memory counts offloaded states and their buffers; processes, data loaders and model "
+    "loading come on top"
 )
 Gather = tuple[Phase, str, int, int]
 """A phase, what is moved, its elements and how often."""
@@ -96,8 +96,8 @@ class Offload:
     def _placed(self, entry: Term, tier: Tier) -> list[Term]:
         if tier == "gpu":
             return [entry]
-        if entry.name.endswith(WAITING):
-            return [_waiting(entry)]
+        if entry.name.endswith(UNREDUCED):
+            return [_unreduced(entry)]
         if entry.kind == "weights" and tier == "nvme" and self.how.params_in_cpu:
             kept = self.how.params_in_cpu * DTYPE_BYTES[self.job.gather_dtype]
             kept = min(entry.bytes, kept)
@@ -242,16 +242,16 @@ class Offload:
             own = ceil_div(entry.bytes, self.gpus)
             if entry.kind == "weights":
                 self._nvme_weights(name, entry, gathers)
-                self._read_or_write("step", f"{name} to drives", name, own, 1)
+                self._read_or_write("step", f"{name} to NVMe", name, own, 1)
                 continue
             if entry.kind == "gradients":
                 moved = self.how.gradients == "moved"
                 times = self.step.reductions if moved else 1
-                self._read_or_write("backward", f"{name} to drives", name, own, times)
-                self._read_or_write("backward", f"{name} from drives", name, own, times - 1)
-            self._read_or_write("step", f"{name} from drives", name, own, 1)
+                self._read_or_write("backward", f"{name} to NVMe", name, own, times)
+                self._read_or_write("backward", f"{name} from NVMe", name, own, times - 1)
+            self._read_or_write("step", f"{name} from NVMe", name, own, 1)
             if entry.kind == "optimizer":
-                self._read_or_write("step", f"{name} to drives", name, own, 1)
+                self._read_or_write("step", f"{name} to NVMe", name, own, 1)
 
     def _nvme_weights(self, name: str, entry: Term, gathers: list[Gather]) -> None:
         size = DTYPE_BYTES[self.job.gather_dtype]
@@ -264,7 +264,7 @@ class Offload:
         )
         for phase, what, elements, calls in gathers:
             amount = ceil_div(elements * size * entry.bytes, whole)
-            self._read_or_write(phase, f"{what} from drives", name, amount, calls)
+            self._read_or_write(phase, f"{what} from NVMe", name, amount, calls)
 
     def _read_or_write(self, phase: Phase, what: str, name: str, amount: int, calls: int) -> None:
         if calls:
@@ -329,9 +329,9 @@ def _allocated(step: Step, by: Pinned) -> Iterable[int]:
     return [unit.padded or unit.elements for unit in step.rank.units for _ in range(unit.count)]
 
 
-def _waiting(entry: Term) -> Term:
-    """Gradients that wait for their reduction do so on the GPU, whole: the share that each rank
-    keeps afterwards is elsewhere.
+def _unreduced(entry: Term) -> Term:
+    """Unreduced gradients stay on the GPU, whole: the shard that each rank keeps afterwards is
+    offloaded.
 
     torch 2.13, distributed/fsdp/_fully_shard/_fsdp_collectives.py: foreach_reduce copies what it
     has reduced.

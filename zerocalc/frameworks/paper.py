@@ -12,7 +12,7 @@ from zerocalc.formulas.formula import ceil_div
 from zerocalc.frameworks.offload import Offload, Offloading
 from zerocalc.frameworks.program import Program
 from zerocalc.frameworks.step import Step
-from zerocalc.ledger import MOMENTS, Term, term
+from zerocalc.ledger import GATHERED, MOMENTS, Term, term
 from zerocalc.schedule import Link, Op
 from zerocalc.sharding.gather_units import Unit
 from zerocalc.spec.recipe import DTYPE_BYTES
@@ -134,7 +134,7 @@ def hold_units(step: Step, place: str) -> list[Term]:
     left = job.framework.units_in_flight
     for unit in rank.units:
         if not unit.known:
-            step.unknown("gathered layers")
+            step.unknown(GATHERED)
         elif unit.place == place:
             in_flight = min(left, unit.count) if place == "layer" else 1
             left -= in_flight

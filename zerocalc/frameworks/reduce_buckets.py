@@ -72,7 +72,7 @@ class ReduceBuckets:
         if self.contiguous:
             return None
         elements = min(self.rank.part("trainable"), self.most)
-        return self.step.hold("gradients made flat", "buffers", elements, "reduce")
+        return self.step.hold("flattened gradients", "buffers", elements, "reduce")
 
     def hold_unreduced(self) -> Term | None:
         """Gradients that wait for their bucket to fill, where no contiguous bucket has them: a full

@@ -36,15 +36,14 @@ UNTIL_BACKWARD = span("forward", "backward_start")
 BACKWARD = span("backward_start", "backward_end")
 HEAD = span("forward", "loss")
 GRADIENTS = (
-    "gradients of activations: those before an MLP's activation; kernels' own workspaces are "
-    "not counted"
+    "of activation gradients only the MLP pre-activation's is counted; kernel workspaces are not"
 )
 FROZEN = "frozen parameters: activations counted as if all were trained"
 COMPONENT_SUFFIX = " activations"
 """A layer's activation terms are named by component."""
 CHECKPOINTS = "full recomputation, [SP] §5"
-STAGES = "pipeline stages even: each counts embedding and logits"
-IN_BACKWARD = "the largest layer stands for the one in backward"
+STAGES = "equal pipeline stages: each counts embedding and logits"
+IN_BACKWARD = "the largest layer is taken as the one in backward"
 
 
 def activations(job: Job, rank: Rank, arch: Architecture) -> Block:
@@ -85,7 +84,7 @@ def saved(job: Job, rank: Rank, arch: Architecture) -> Saved:
     parallel = job.parallel
     split = parallel.tp if parallel.sequence_parallel else 1
     stream = term(
-        "input of a layer",
+        "layer input",
         "activations",
         MOMENTS,
         hidden_bytes,
@@ -285,7 +284,7 @@ def _checkpoints(job: Job, modules: tuple[Module, ...], count: int) -> Term:
     if not zero.checkpoints_on_host:
         return stored
     on_host = term(
-        "checkpoints on the host",
+        "checkpoints on the CPU",
         "checkpoints",
         UNTIL_BACKWARD,
         host_checkpoint_bytes,

@@ -1,6 +1,4 @@
-"""Memory beside states and activations: C_B, gathered units, the device's runtime,
-fragmentation.
-"""
+"""Memory apart from states and activations: workspaces, CUDA context, fragmentation."""
 
 from __future__ import annotations
 
@@ -25,14 +23,14 @@ from zerocalc.spec.model import Model
 
 
 def runtime(gpu: Gpu | None) -> Block:
-    """What the device's runtime holds before the first tensor, where the GPU's preset knows it."""
+    """The CUDA context before the first tensor, where the GPU's preset has its size."""
     if gpu is None or not gpu.runtime_bytes:
         return EMPTY
     note = gpu.runtime_words
     return block(
         (
             term(
-                "device runtime",
+                "CUDA context",
                 "runtime",
                 MOMENTS,
                 runtime_bytes,
@@ -52,9 +50,7 @@ and a workspace, for each (ATen/cuda/CublasHandlePool.cpp).
 
 
 def workspaces(cluster: Cluster, implementation: Implementation, model: Model) -> Block:
-    """What matrix products work in, held from the first one on; those over all experts have their
-    own.
-    """
+    """Matmul workspaces, held from the first matmul on; grouped matmuls have their own."""
     gpu = cluster.gpu
     if not cluster.workspaces or gpu is None:
         return EMPTY
@@ -77,7 +73,7 @@ def workspaces(cluster: Cluster, implementation: Implementation, model: Model) -
     if own:
         terms.append(
             term(
-                "workspace of matrix products",
+                "matmul workspace",
                 "buffers",
                 span("forward", "step"),
                 workspace_bytes,
@@ -89,7 +85,7 @@ def workspaces(cluster: Cluster, implementation: Implementation, model: Model) -
     if own and grouped:
         terms.append(
             term(
-                "workspaces of experts' products",
+                "grouped matmul workspaces",
                 "buffers",
                 span("forward", "step"),
                 workspace_bytes,
@@ -100,12 +96,12 @@ def workspaces(cluster: Cluster, implementation: Implementation, model: Model) -
     return block(terms)
 
 
-DEFRAGMENTED = block((), (), ("M_D on: nothing lost to fragmentation",))
+DEFRAGMENTED = block((), (), ("allocator fragmentation ignored (M_D)",))
 
 
 def fragmentation(fraction: float, ledger: Ledger) -> Block:
     """What is lost between live blocks at the peak, while M_D is off."""
-    note = f"M_D off: fragmentation loses {fraction:.0%} on top of dynamic memory in use"
+    note = f"allocator fragmentation: {fraction:.0%} of dynamic memory (M_D off)"
     dynamic = ledger.total(DYNAMIC_KINDS, ledger.peak_moment)
     entry = term(
         "fragmentation",

@@ -45,7 +45,7 @@ def placeholders(job: Job, arch: Architecture) -> list[Term]:
         hidden=ceil_div(amount, job.parallel.tp),
         bytes_per_element=DTYPE_BYTES[job.recipe.compute],
     )
-    return [once("placeholders of gradients", "buffers", span("forward", "step"), held, 1)]
+    return [once("gradient placeholders", "buffers", span("forward", "step"), held, 1)]
 
 
 def stage_inputs(job: Job, arch: Architecture, tokens: int) -> list[Term]:
@@ -61,7 +61,7 @@ def stage_inputs(job: Job, arch: Architecture, tokens: int) -> list[Term]:
         tokens=share, hidden=arch.hidden, bytes_per_element=DTYPE_BYTES[job.recipe.compute]
     )
     return [
-        once("stage's last inputs and their gradients", "activations", ("step",), kept, 2 * chunks)
+        once("last stage inputs and their gradients", "activations", ("step",), kept, 2 * chunks)
     ]
 
 

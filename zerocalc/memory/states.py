@@ -18,23 +18,23 @@ from zerocalc.spec.recipe import DTYPE_BYTES, Recipe, StateRow
 if TYPE_CHECKING:
     from zerocalc.model.checkpoint_bytes import Stored
 
-WAITING = " not reduced yet"
+UNREDUCED = " (unreduced)"
 """Behind the names of gradients that are kept whole until they are reduced."""
 WHILE_COMPUTING = span("forward", "backward_end")
 BASE_ASSUMPTIONS = (
-    "what is trained is among the parameters that are not quantised",
-    "what is not quantised is kept in the recipe's dtype (PEFT's "
-    "prepare_model_for_kbit_training makes it fp32)",
+    "trained parameters are among those that are not quantised",
+    "unquantised parameters are stored in the recipe's dtype (PEFT's "
+    "prepare_model_for_kbit_training casts them to fp32)",
 )
 ADAPTED_ASSUMPTIONS = (
-    "what is not quantised is kept in the recipe's compute dtype (PEFT's "
-    "prepare_model_for_kbit_training makes it fp32)",
+    "unquantised parameters are stored in the recipe's compute dtype (PEFT's "
+    "prepare_model_for_kbit_training casts them to fp32)",
 )
 GATHERED_ASSUMPTIONS = (
     "the quantised base is sharded with its scales (bitsandbytes: quant_storage in the "
-    "dtype of compute)",
-    "gathers of the quantised base counted as if it were not: an upper bound of layers "
-    "held and of traffic",
+    "compute dtype)",
+    "all-gathers of the quantised base are counted unquantised: an upper bound of gathered "
+    "memory and traffic",
 )
 BASE = frozenset({"all", "frozen"})
 """What rows of a base's weights cover; adapters beside it have rows of their own."""
@@ -100,7 +100,7 @@ def states(
             if kind == "gradients" and sharded and whole_gradients:
                 terms.append(
                     term(
-                        row.name + WAITING,
+                        row.name + UNREDUCED,
                         kind,
                         span("forward", "backward_end"),
                         waiting_bytes,
@@ -130,9 +130,9 @@ def _as_reduced(
     end = min(elements, reached[1]) // shards * shards
     start = min(end, reached[0]) // shards * shards
     parts = [
-        (f"{name} reduced first", span("backward_start", "step"), start),
+        (f"{name} (reduced first)", span("backward_start", "step"), start),
         (name, span("backward_end", "step"), end - start),
-        (f"{name} reduced last", span("step", "step"), elements - end),
+        (f"{name} (reduced last)", span("step", "step"), elements - end),
     ]
     return [part for part in parts if part[2]]
 

@@ -219,16 +219,17 @@ def products(modules: Modules, *, attention: bool, gated: bool) -> list[tuple[in
     return shapes
 
 
-def dealt(layers: int, parallel: Parallel, ends: int) -> list[int]:
+def chunk_layers(layers: int, parallel: Parallel, ends: int) -> list[int]:
     """Layers of each chunk of a pipeline, in order; those that do not divide go to the first
-    chunks, unless the first or last stage's are told.
+    chunks, unless the first or last stage's are given.
 
-    ``ends``: as how many layers the embedding counts, and the head, when they are dealt
+    ``ends``: as how many layers the embedding counts, and the head, in the assignment
     (torchtitan: 1).
 
-    >>> dealt(7, Parallel(pp=4), 0), dealt(32, Parallel(pp=4), 1), dealt(126, Parallel(pp=3,
-    ...     first_stage_layers=41), 0)
-    ([2, 2, 2, 1], [8, 9, 8, 7], [41, 43, 42])
+    >>> chunk_layers(7, Parallel(pp=4), 0), chunk_layers(32, Parallel(pp=4), 1)
+    ([2, 2, 2, 1], [8, 9, 8, 7])
+    >>> chunk_layers(126, Parallel(pp=3, first_stage_layers=41), 0)
+    [41, 43, 42]
     """
     stages, first, last = parallel.pp, parallel.first_stage_layers, parallel.last_stage_layers
     if first is not None or last is not None:
@@ -250,7 +251,7 @@ def stage_layers(arch: Architecture, parallel: Parallel, ends: int) -> list[tupl
     (c·stages + i)-th.
     """
     stages, chunks = parallel.pp, parallel.interleave
-    starts = [0, *accumulate(dealt(arch.layers, parallel, ends))]
+    starts = [0, *accumulate(chunk_layers(arch.layers, parallel, ends))]
     bounds = [0, *accumulate([count for count, _ in arch.groups])]
     return [
         tuple(

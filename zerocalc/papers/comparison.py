@@ -68,13 +68,13 @@ OFFLOADS: dict[str, dict[str, Any]] = {
     "ZeRO-3": {"stage": 3},
     "ZeRO-3, P_a": {"stage": 3, "tp": PARTITIONED_OVER},
     "ZeRO-Offload": {"stage": 2, "offload_optimizer": "cpu"},
-    "ZeRO-Infinity, host": {
+    "ZeRO-Infinity, CPU": {
         "stage": 3,
         "offload_optimizer": "cpu",
         "offload_params": "cpu",
         "checkpoints": 0.0,
     },
-    "ZeRO-Infinity, drives": {
+    "ZeRO-Infinity, NVMe": {
         "stage": 3,
         "offload_optimizer": "nvme",
         "offload_params": "nvme",
@@ -112,10 +112,10 @@ def comparison(
         )
     offloads = tuple(_tiers(name, parameters, gpus, **how) for name, how in OFFLOADS.items())
     notes = (
-        "Model states only: activations, buffers and gathered layers come on top, so the "
+        "Model states only: activations, buffers and all-gathered parameters come on top, so the "
         "largest models are upper bounds",
         f"P_a splits checkpoints over tensor-parallel ranks, here {PARTITIONED_OVER}; "
-        "[ZeRO]'s P_a+cpu and ZeRO-Infinity keep them on the host",
+        "[ZeRO]'s P_a+cpu and ZeRO-Infinity keep them on the CPU",
     )
     source = "[ZeRO] figure 1, §7, Table 2; [Off] §4; [Inf] §5"
     return Comparison(

@@ -34,13 +34,13 @@ Verdict = Literal["same", "differs"]
 
 READINGS: dict[Reading, str] = {
     "rounded": "printed rounded",
-    "truncated": "printed cut off instead of rounded",
-    "derived": "made from figures that were rounded before",
+    "truncated": "printed truncated, not rounded",
+    "derived": "computed from rounded figures",
     "bound": "printed as a bound",
     "formula": "printed as a formula",
     "figure": "read from a figure",
     "memory": "copied from memory",
-    "unclear": "the source contradicts itself or does not say what it counts",
+    "unclear": "source ambiguous",
     "none": "not printed",
 }
 WITHOUT_VERDICT: frozenset[Reading] = frozenset({"figure", "memory", "unclear", "none"})
@@ -264,22 +264,22 @@ def round_half_up(value: Fraction, decimals: int) -> str:
 
 SAME_WORDS: dict[Reading, str] = {
     "rounded": "agree to the printed digit",
-    "truncated": "agree with a print that is cut off",
-    "derived": "agree with a print made from rounded figures",
+    "truncated": "agree with a truncated print",
+    "derived": "agree with a print computed from rounded figures",
     "bound": "within the printed bound",
     "formula": "equal the printed formula",
 }
 NO_VERDICT_WORDS: dict[Reading, str] = {
     "figure": "read from a figure",
     "memory": "copied from memory",
-    "unclear": "unclear in the source",
+    "unclear": "source ambiguous",
     "none": "not printed",
 }
 
 
 def summary(table: Table) -> str:
     """How many cells agree, and how, in one line: ``54 cells: 46 agree to the printed digit, 8
-    agree with a print that is cut off``.
+    agree with a truncated print``.
     """
     same = Counter(cell.reading for cell in table.cells if cell.verdict == "same")
     parts = [f"{same[reading]} {words}" for reading, words in SAME_WORDS.items() if same[reading]]
@@ -287,10 +287,8 @@ def summary(table: Table) -> str:
         cells = [cell for cell in table.cells if cell.reading == reading and cell.verdict is None]
         if cells:
             agree = sum(bool(cell.agrees) for cell in cells)
-            remark = (
-                "" if reading == "none" else f" ({agree} of them agree{'s' if agree == 1 else ''})"
-            )
-            parts.append(f"{len(cells)} {words}, no verdict{remark}")
+            remark = "" if reading == "none" else f" ({agree} of {len(cells)} match)"
+            parts.append(f"{len(cells)} {words}, not judged{remark}")
     differ = sum(cell.verdict == "differs" for cell in table.cells)
     if differ:
         parts.insert(0, f"{differ} differ{'s' if differ == 1 else ''}")

@@ -1,4 +1,4 @@
-"""A plan beside another tool's figures, as a table."""
+"""A plan compared with another tool, as a table."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def show(plan: Plan, comparison: ToolComparison) -> None:
 
     candidates = comparison.candidates
     row(comparison.tool, [c.tool_bytes for c in candidates], "bold")
-    row(f"{STATES} beyond it", [_sum(c, {None}) for c in candidates])
+    row(f"{STATES}, difference", [_sum(c, {None}) for c in candidates])
     for label, kinds in PEAK_ROWS:
         amounts = [_sum(c, kinds) for c in candidates]
         if any(amounts):

@@ -31,12 +31,11 @@ WIDEST = 120
 """A table wider than this is hard to read across."""
 UNBOUNDED = 10_000
 BELOW_LABEL = 2
-"""How far cells are moved in where they stand below their row's label."""
+"""Indentation of cells that are printed below their row's label."""
 BACKGROUND = frozenset({"assumed", "symbols", "sources"})
-"""What stands behind an answer, and is not the answer."""
+"""The background of an answer, printed dim."""
 NARROWEST = 20
-"""A figure and a word still stand side by side; a width below is no width that somebody reads in.
-"""
+"""The smallest width in which a figure and a word fit on one line; smaller ones are ignored."""
 
 
 class Lines(Console):
@@ -198,7 +197,7 @@ def columns(*headings: str, first: str = "") -> Table:
 
 
 def labelled(rows: list[tuple[str, str]]) -> Table:
-    """Labels with wrapped text beside them."""
+    """Labels, each followed by wrapped text."""
     grid = Grid.grid(padding=(0, 1))
     grid.add_column(no_wrap=True, style="bold")
     grid.add_column(overflow="fold")

@@ -85,7 +85,7 @@ def _memory(plan: Plan, explanation: Explanation, whole: bool) -> list[Renderabl
         Text(f"{display_name(explanation.name)}, memory", "bold underline"),
     ]
     for term in explanation.terms:
-        place = {"gpu": "each GPU", "cpu": "each node's host", "nvme": "each node's drives"}[
+        place = {"gpu": "per GPU", "cpu": "per node, on the CPU", "nvme": "per node, on NVMe"}[
             term.tier
         ]
         lines += _entry(f"{term.name}: {place}, {_while(term.moments)}", term, _amount(term.bytes))
@@ -101,7 +101,7 @@ def _memory(plan: Plan, explanation: Explanation, whole: bool) -> list[Renderabl
                 if groups == [1]
                 else f"one of {own[0].layers:,} layers"
                 if own[0].layers > 1
-                else "a layer unlike others"
+                else "one layer of a kind"
             )
             lines += ["", _tensors(own, whose)]
     if whole:
@@ -115,7 +115,7 @@ def _memory(plan: Plan, explanation: Explanation, whole: bool) -> list[Renderabl
         if lost:
             lines.append(_sum("with fragmentation", [gpu.peak_bytes, *lost]))
         if gpu.unknown:
-            lines.append(Text(f"unknown, and in no sum: {', '.join(gpu.unknown)}", "yellow"))
+            lines.append(Text(f"unknown, not in the sums: {', '.join(gpu.unknown)}", "yellow"))
     return lines
 
 
@@ -124,7 +124,7 @@ def _tensors(tensors: list[TensorShare], whose: str) -> RenderableType:
     for t in tensors:
         shape = " × ".join(f"{n:,}" for n in t.shape) + (f" / {t.divisor}" if t.divisor > 1 else "")
         table.add_row(
-            t.name + (" (rebuilt)" if t.rebuilt else ""),
+            t.name + (" (recomputed)" if t.rebuilt else ""),
             shape,
             t.dtype,
             f"{t.bytes:,}",
@@ -134,17 +134,17 @@ def _tensors(tensors: list[TensorShare], whose: str) -> RenderableType:
 
 
 def _crossing(plan: Plan, where: Placement) -> str:
-    """How much of a collective crosses the network, a GPU and a network card."""
+    """How much of a collective crosses the network, per GPU and per NIC."""
     inside, across = (
         _rounded(amount) for amount in (where.intra_node_bytes, where.inter_node_bytes)
     )
-    parts = [f"{inside} inside nodes, {across} between nodes"]
+    parts = [f"intra-node {inside}, inter-node {across}"]
     if where.hierarchical_bytes < where.inter_node_bytes:
-        parts.append(f"{_rounded(where.hierarchical_bytes)} if each node's GPUs went first")
+        parts.append(f"inter-node {_rounded(where.hierarchical_bytes)} if hierarchical")
     cluster = plan.job.cluster
     each = cluster.bytes_per_card(where.inter_node_bytes)
     if each is not None:
-        parts.append(f"{_rounded(each)} by each of a node's {cluster.network_cards} network cards")
+        parts.append(f"{_rounded(each)} per NIC ({cluster.network_cards} per node)")
     return "; ".join(parts)
 
 
@@ -162,7 +162,7 @@ def _traffic(plan: Plan, explanation: Explanation, whole: bool) -> list[Renderab
     ]
     unknown = explanation.candidate.communication.unknown
     missing = (
-        [Text(f"unknown, and in no sum: {', '.join(unknown)}", "yellow")]
+        [Text(f"unknown, not in the sums: {', '.join(unknown)}", "yellow")]
         if unknown and whole
         else []
     )
@@ -218,7 +218,7 @@ def _volume(explanation: Explanation) -> Text:
     ]
     volume = explanation.candidate.communication.volume_params
     return Text(
-        f"volume as N_d grows: ({' + '.join(parts) or '0'}), in elements over the rank's Ψ "
+        f"volume for large N_d: ({' + '.join(parts) or '0'}), in elements over the rank's Ψ "
         f"= {format_multiple(volume, 4)}Ψ",
         "green",
     )

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from zerocalc.render.heading import header, verdict
 from zerocalc.render.plans import remarks
 from zerocalc.render.rows import memory_rows, traffic_rows, unit_of, unknown_sent
-from zerocalc.results import HOST_TRAFFIC, Estimate, Plan, display_name
+from zerocalc.results import CPU_TRAFFIC, Estimate, Plan, display_name
 
 CSV_COLUMNS: dict[str, Callable[[Estimate], object]] = {
     "name": lambda c: c.name,
@@ -31,7 +31,7 @@ CSV_COLUMNS: dict[str, Callable[[Estimate], object]] = {
         "" if unknown_sent(c.communication) else c.communication.sent_bytes_per_gpu
     ),
     "host_bytes_per_gpu": lambda c: (
-        "" if HOST_TRAFFIC in c.communication.unknown else c.communication.host_bytes_per_gpu
+        "" if CPU_TRAFFIC in c.communication.unknown else c.communication.host_bytes_per_gpu
     ),
     "known_sent_bytes_per_gpu": lambda c: c.communication.sent_bytes_per_gpu,
     "unknown_traffic": lambda c: ", ".join(c.communication.unknown),

@@ -1,4 +1,4 @@
-"""What stands above a plan's table: the verdict, and what was asked."""
+"""The lines above a plan's table: the verdict and the job."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ def verdict(plan: Plan) -> Text:
         gpu = chosen.memory.gpu
         name = display_name(chosen.name)
         if chosen.fits:
-            spare = format_gib(usable - gpu.reserved_bytes)
+            headroom = format_gib(usable - gpu.reserved_bytes)
             fits = "fits on an even share of the pipeline" if plan.job.even_share else "fits"
             return Text(
                 f"{name} {fits}: {figure(gpu.reserved_bytes, GIB)} of "
-                f"{format_gib(usable)}, {spare} to spare. {_traffic(chosen)}",
+                f"{format_gib(usable)}, headroom {headroom}. {_traffic(chosen)}",
                 "bold green",
             )
         takes = f"{figure(gpu.reserved_bytes, GIB)} of {format_gib(usable)}"
         condition = (
-            f"without {', '.join(gpu.unknown)}"
+            f"not counting {', '.join(gpu.unknown)}"
             if gpu.unknown
             else f"if {' and '.join(unsure(chosen))}"
         )
@@ -38,7 +38,7 @@ def verdict(plan: Plan) -> Text:
         lacks = f"{'at least ' if best.memory.gpu.unknown else ''}{format_gib(lacking)}"
         return Text(
             f"Nothing fits in {format_gib(usable)}: {display_name(best.name)}, the "
-            f"closest, lacks {lacks}.",
+            f"closest, is short by {lacks}.",
             "bold red",
         )
     fitting = [
@@ -53,7 +53,7 @@ def verdict(plan: Plan) -> Text:
             key=lambda c: sum(tier.lacking_bytes for tier in (c.memory.cpu, c.memory.nvme) if tier),
         )
         return Text(
-            f"Nothing fits: {display_name(best.name)}, the closest, lacks "
+            f"Nothing fits: {display_name(best.name)}, the closest, is short by "
             f"{' and '.join(short_of(best))}.",
             "bold red",
         )
@@ -74,7 +74,7 @@ def _traffic(candidate: Estimate) -> str:
 
 
 def header(plan: Plan) -> list[str]:
-    """What was asked, in one line for states and one for the batch where it is known."""
+    """The job: model and GPUs, recipe and framework, batch where it is known, and choices."""
     job = plan.job
     p, t = job.parallel, job.training
     degrees = "".join(
@@ -89,12 +89,12 @@ def header(plan: Plan) -> list[str]:
         if degree > 1
     )
     degrees += f", etp {job.expert_tensor_parallel}" if job.experts_apart and p.tp > 1 else ""
-    gpus = f"{job.cluster.gpus:,} GPU{'s' if job.cluster.gpus > 1 else ''}"
-    kind = f" {job.cluster.gpu.title}" if job.cluster.gpu else ""
-    lines = [f"{_model(plan)}, {gpus}{kind}{degrees}, N_d {job.shards:,}"]
+    kind = f" × {job.cluster.gpu.title}" if job.cluster.gpu else " GPU"
+    kind += "s" if job.cluster.gpu is None and job.cluster.gpus > 1 else ""
+    lines = [f"{_model(plan)}, {job.cluster.gpus:,}{kind}{degrees}, N_d {job.shards:,}"]
     lora = job.model.lora
     if job.model.trainable:
-        lines[0] += f", {job.model.trainable:,} trained"
+        lines[0] += f", {job.model.trainable:,} trainable"
     per_parameter = f"{job.trained_recipe.bytes_per_parameter:.4g} B/param"
     lines.append(
         f"recipe {job.recipe.name} ({per_parameter}{' of the adapters' if lora else ''}), "
@@ -103,18 +103,18 @@ def header(plan: Plan) -> list[str]:
     if lora:
         base = job.recipe.compute if job.model.quantised is None else job.model.quantised.name
         lines.append(
-            f"LoRA of rank {lora.rank} on {', '.join(lora.targets)}, adapters in "
-            f"{job.adapter_dtype}, base frozen in {base}"
+            f"LoRA rank {lora.rank} on {', '.join(lora.targets)}, adapters in "
+            f"{job.adapter_dtype}, frozen base in {base}"
         )
     if t.seq and not job.model.is_bare:
         batch = (
-            f"sequences of {t.seq:,}, micro-batch {t.micro_batch:,}, accumulation "
+            f"sequence length {t.seq:,}, micro-batch {t.micro_batch:,}, gradient accumulation "
             f"{t.accumulation:,}"
         )
         kernel = f", {t.attention} attention" if job.model.has_attention else ""
         lines.append(f"{batch}, recompute {_recomputed(job)}{kernel}{_layers(job)}")
     elif t.accumulation > 1:
-        lines.append(f"accumulation {t.accumulation:,}")
+        lines.append(f"gradient accumulation {t.accumulation:,}")
     choices = _choices(job)
     return [*lines, ", ".join(choices)] if choices else lines
 
@@ -135,11 +135,22 @@ def _recomputed(job: Job) -> str:
         and t.recompute_modules != type(t).model_fields["recompute_modules"].default
     ):
         out += f" ({', '.join(t.recompute_modules)})"
-    return f"{out} of one layer in {t.recompute_every}" if t.recompute_every > 1 else out
+    return f"{out} of every {_nth(t.recompute_every)} layer" if t.recompute_every > 1 else out
+
+
+def _nth(number: int) -> str:
+    """An ordinal.
+
+    >>> _nth(2), _nth(11), _nth(23)
+    ('2nd', '11th', '23rd')
+    """
+    endings = {1: "st", 2: "nd", 3: "rd"}
+    teen = number % 100 in (11, 12, 13)
+    return f"{number}{'th' if teen else endings.get(number % 10, 'th')}"
 
 
 def _layers(job: Job) -> str:
-    """Whose layers and loss, where they are not the framework's."""
+    """The layer and loss implementations, where they are not the framework's."""
     how, loss = job.implementation, job.loss
     whose = f", {how.name} layers" if how.name != job.framework.implementation else ""
     return whose + (f", loss {loss.name}" if loss.name != how.loss else "")

@@ -1,6 +1,4 @@
-"""Published tables beside ours: each cell as ``printed / ours`` and a mark that says how it was
-compared.
-"""
+"""Published tables, recomputed: each cell as ``printed / ours`` and a mark for the comparison."""
 
 from __future__ import annotations
 
@@ -156,10 +154,10 @@ def legend(table: Table) -> str:
 
 TIER_ROWS: tuple[tuple[str, Callable[[TierRow], str]], ...] = (
     ("states on the GPU", lambda row: figure(row.gpu_bytes, GB)),
-    ("states on the host", lambda row: figure(row.cpu_bytes, GB)),
-    ("states on drives", lambda row: figure(row.nvme_bytes, GB)),
-    ("to and from host per step", lambda row: figure(row.host_traffic_bytes, GB)),
-    ("to and from drives", lambda row: figure(row.nvme_traffic_bytes, GB)),
+    ("states on the CPU", lambda row: figure(row.cpu_bytes, GB)),
+    ("states on NVMe", lambda row: figure(row.nvme_bytes, GB)),
+    ("CPU-GPU traffic per step", lambda row: figure(row.host_traffic_bytes, GB)),
+    ("NVMe traffic per step", lambda row: figure(row.nvme_traffic_bytes, GB)),
     ("checkpoints on the GPU", lambda row: f"{row.checkpoints_on_gpu:.1%}".replace("%", " %")),
 )
 
@@ -197,7 +195,7 @@ def render_comparison(comparison: Comparison, printed: Table | None = None) -> R
         *(format_count(row.largest_parameters) for row in c.stages),
     )
     tiers = Wrapped(
-        "GB (1e9), for each GPU",
+        "GB (1e9) per GPU",
         [label for label, _ in TIER_ROWS],
         {row.name: [Text(pick(row)) for _, pick in TIER_ROWS] for row in c.offloads},
     )
@@ -228,6 +226,6 @@ def show_overview(comparison: Comparison, tables: list[Table]) -> None:
     emit(
         render_comparison(comparison, printed),
         "",
-        Text("zerocalc paper TABLE (or all) sets each of these beside ours:"),
+        Text("zerocalc paper TABLE (or all) compares each of these, cell by cell:"),
         listing,
     )

@@ -35,11 +35,11 @@ def show(plan: Plan, rows: tuple[PipelineStages, ...]) -> None:
         ]
         table.add_row(Text(f"  stage {which}"), *cells, *([FITS[row.fits]] if known else []))
     what = (
-        "chunks of layers, each of one micro-batch,"
+        "layer chunks, counted once per micro-batch,"
         if plan.job.parallel.interleave > 1
         else "micro-batches"
     )
-    remarks = [("in flight", f"{what} whose activations are held at once")]
+    remarks = [("in flight", f"{what} whose activations are saved at the same time")]
     copies = sum({row.last: row.copied_parameters for row in rows}.values())
     if copies:
         remarks.append(

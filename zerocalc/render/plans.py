@@ -14,7 +14,7 @@ from zerocalc.results import Plan, display_name
 
 
 def show(plan: Plan) -> None:
-    """Print the answer: the verdict, what was asked, the table, then why and what was assumed."""
+    """Print the verdict, the job, the table, the reasons and the assumptions."""
     shown: list[RenderableType] = (
         [verdict(plan)]
         if plan.job.cluster.usable_bytes is not None or plan.verdict == "does_not_fit"
@@ -42,9 +42,9 @@ VERDICTS = {"yes": "green", "no": "red", UNKNOWN: "yellow"}
 
 
 def _coloured(cell: str) -> Text:
-    """A figure; what says whether something fits, or what is lacking, in colour."""
-    lacking = cell.startswith("-") and len(cell) > 1
-    return Text(cell, "red" if lacking else VERDICTS.get(cell, ""))
+    """A figure; whether something fits, and negative headroom, in colour."""
+    negative = cell.startswith("-") and len(cell) > 1
+    return Text(cell, "red" if negative else VERDICTS.get(cell, ""))
 
 
 def _largest(plan: Plan) -> list[tuple[str, str]]:
@@ -70,11 +70,13 @@ def _largest(plan: Plan) -> list[tuple[str, str]]:
 
 
 def _network(plan: Plan) -> list[tuple[str, str]]:
-    """What network a candidate's traffic needs, for the one to take or the last."""
+    """The network that the recommended candidate's traffic needs, or else the last one's."""
     candidate = plan.chosen or plan.candidates[-1]
-    there = plan.job.cluster.inter_node_bytes_per_second
+    bandwidth = plan.job.cluster.inter_node_bytes_per_second
     words = (
-        network_words(candidate.time, there, bool(candidate.communication.inter_node_bytes_per_gpu))
+        network_words(
+            candidate.time, bandwidth, bool(candidate.communication.inter_node_bytes_per_gpu)
+        )
         if candidate.time is not None
         else None
     )
@@ -82,7 +84,7 @@ def _network(plan: Plan) -> list[tuple[str, str]]:
 
 
 def remarks(plan: Plan) -> list[tuple[str, str]]:
-    """What stands below the table: labels and texts."""
+    """The lines below the table: labels and texts."""
     rows: list[tuple[str, str]] = []
     if plan.recommended is not None:
         rows += [

@@ -8,7 +8,8 @@ from zerocalc.answers.explain import PEAK_ROWS
 from zerocalc.quantities import byte_unit, figure, format_multiple
 from zerocalc.render.console import SHORT_MOMENT
 from zerocalc.results import (
-    HOST_TRAFFIC,
+    CPU_TRAFFIC,
+    NVME_TRAFFIC,
     STATE_KINDS,
     Communication,
     Estimate,
@@ -95,7 +96,7 @@ def _peak_rows(plan: Plan, amounts: Callable[..., Row]) -> list[Row]:
     moments = tuple(SHORT_MOMENT[c.memory.gpu.peak_moment] for c in plan.candidates)
     rows = [
         Row(
-            "known peak, at" if plan.candidates[0].memory.gpu.unknown else "peak, at",
+            "peak (known part), at" if plan.candidates[0].memory.gpu.unknown else "peak, at",
             "",
             moments,
             "italic",
@@ -110,7 +111,7 @@ def _peak_rows(plan: Plan, amounts: Callable[..., Row]) -> list[Row]:
                 "italic",
             )
         )
-    rows.append(amounts("  states then", "", at_peak(STATE_KINDS)))
+    rows.append(amounts("  model states at the peak", "", at_peak(STATE_KINDS)))
     for label, kinds in PEAK_ROWS:
         row = amounts(f"  {label}", "", at_peak(kinds))
         missing = [label in c.memory.gpu.unknown for c in plan.candidates]
@@ -125,7 +126,7 @@ def _peak_rows(plan: Plan, amounts: Callable[..., Row]) -> list[Row]:
             )
         if set(row.cells) != {"0.00"}:
             rows.append(row)
-    rows.append(amounts("  in all", "", lambda c: c.memory.gpu.peak_bytes, "bold"))
+    rows.append(amounts("  total", "", lambda c: c.memory.gpu.peak_bytes, "bold"))
     if plan.job.zero.fragmentation_fraction:
         rows.append(
             amounts("with fragmentation", "", lambda c: c.memory.gpu.reserved_bytes, "bold")
@@ -135,7 +136,7 @@ def _peak_rows(plan: Plan, amounts: Callable[..., Row]) -> list[Row]:
         unknown = any(c.memory.gpu.unknown for c in plan.candidates)
         rows.append(
             amounts(
-                "to spare, at most" if unknown else "to spare (-: lacking)",
+                "headroom, at most" if unknown else "headroom",
                 "",
                 lambda c: usable - c.memory.gpu.reserved_bytes,
             )
@@ -165,7 +166,7 @@ def traffic_rows(plan: Plan, size: int) -> list[Row]:
             "dim",
         ),
         Row(
-            "  known part sent" if missing else "  sent per GPU",
+            "  sent per GPU (known part)" if missing else "  sent per GPU",
             "",
             tuple(
                 UNKNOWN
@@ -178,7 +179,7 @@ def traffic_rows(plan: Plan, size: int) -> list[Row]:
     if any(a.inter_node_bytes_per_gpu for a in answers):
         rows.append(
             Row(
-                "    of it between nodes",
+                "    of which inter-node",
                 "",
                 tuple(figure(a.inter_node_bytes_per_gpu or 0, size) for a in answers),
                 "dim",
@@ -193,26 +194,26 @@ def traffic_rows(plan: Plan, size: int) -> list[Row]:
     ):
         rows.append(
             Row(
-                "    by each network card",
+                "    per NIC",
                 "",
                 tuple(figure(a.inter_node_bytes_per_card or 0, size) for a in answers),
                 "dim",
             )
         )
-    rows += [Row(f"  sent by {name[0]}p", "", (UNKNOWN,) * len(answers)) for name in missing]
-    if HOST_TRAFFIC in answers[0].unknown:
+    rows += [Row(f"  {name}", "", (UNKNOWN,) * len(answers)) for name in missing]
+    if CPU_TRAFFIC in answers[0].unknown:
         rows += [
             Row(label, "", (UNKNOWN,) * len(answers))
-            for label in ("  to and from host", "host memory per node")
+            for label in (f"  {CPU_TRAFFIC}", "CPU memory per node")
         ]
     else:
-        rows += _beside_rows(plan, size)
+        rows += _offload_rows(plan, size)
     return rows
 
 
-def _beside_rows(plan: Plan, size: int) -> list[Row]:
-    """What GPUs exchange with hosts and these with drives, and what a node's hold, where something
-    lies there.
+def _offload_rows(plan: Plan, size: int) -> list[Row]:
+    """CPU-GPU and NVMe traffic, and what a node's CPU memory and NVMe hold, where something is
+    offloaded.
     """
     hosts, drives = (
         [c.memory.cpu for c in plan.candidates],
@@ -225,16 +226,16 @@ def _beside_rows(plan: Plan, size: int) -> list[Row]:
 
     rows = []
     if any(hosts) or any(drives):
-        rows.append(amounts("  to and from host", (a.host_bytes_per_gpu for a in answers)))
+        rows.append(amounts(f"  {CPU_TRAFFIC}", (a.host_bytes_per_gpu for a in answers)))
     if any(drives):
-        rows.append(amounts("  to and from drives", (a.nvme_bytes_per_gpu for a in answers)))
-    for label, tiers in (("host memory per node", hosts), ("drives per node", drives)):
+        rows.append(amounts(f"  {NVME_TRAFFIC}", (a.nvme_bytes_per_gpu for a in answers)))
+    for label, tiers in (("CPU memory per node", hosts), ("NVMe per node", drives)):
         if any(tiers):
             rows.append(amounts(label, (tier.bytes_per_node if tier else 0 for tier in tiers)))
         if any(tier and tier.high_bytes_per_node > tier.bytes_per_node for tier in tiers):
             rows.append(
                 amounts(
-                    "  page-locked, at most",
+                    "  pinned, at most",
                     (tier.high_bytes_per_node if tier else 0 for tier in tiers),
                 )
             )
@@ -243,10 +244,10 @@ def _beside_rows(plan: Plan, size: int) -> list[Row]:
             None,
         )
         if capacity is not None:
-            rows.append(amounts("  a node has", (capacity for _ in tiers)))
+            rows.append(amounts("  available", (capacity for _ in tiers)))
     return rows
 
 
 def unknown_sent(answer: Communication) -> list[str]:
-    """What a GPU sends to others that is in no figure."""
-    return [name for name in answer.unknown if name != HOST_TRAFFIC]
+    """What a GPU sends to others and no figure counts."""
+    return [name for name in answer.unknown if name != CPU_TRAFFIC]

@@ -38,7 +38,7 @@ from zerocalc.results import (
     display_name,
 )
 
-LEGEND = "+ has arrived, - is gone, > was sent (calls, bytes)"
+LEGEND = "+ allocated, - freed, > sent (calls, bytes)"
 
 
 def _count(number: int, noun: str, plural: str = "s") -> str:
@@ -62,7 +62,7 @@ def show(plan: Plan) -> None:
         if moment != MOMENTS[0] and not any(
             i.arrives or i.frees or i.sends for i in _at(moment, walks)
         ):
-            shown += ["", Text(title, "bold"), Text("nothing changes in what is known")]
+            shown += ["", Text(title, "bold"), Text("no known change")]
         else:
             shown += ["", _moment(title, moment, walks, size)]
     shown += ["", Rule(style="dim")]
@@ -91,8 +91,8 @@ def _at(moment: Moment, walks: list[tuple[Estimate, list[Instant]]]) -> list[Ins
 def _moment(
     title: str, moment: Moment, walks: list[tuple[Estimate, list[Instant]]], size: int
 ) -> Table:
-    """What each stage holds at a moment, what has arrived and gone since the one before, and what
-    was sent.
+    """What each stage holds at a moment, what was allocated and freed since the previous one, and
+    what was sent.
     """
     instants = _at(moment, walks)
     table = columns(*(display_name(candidate.name) for candidate, _ in walks), first=title)
@@ -111,7 +111,7 @@ def _moment(
     rows("+", [tuple(t for t in i.holds if t.name in new) for i in instants])
     known = any(candidate.memory.gpu.unknown for candidate, _ in walks)
     table.add_row(
-        f"  {'known' if known else 'in all'}",
+        f"  {'total (known part)' if known else 'total'}",
         *(figure(i.total_bytes, size) for i in instants),
         style="bold",
     )
@@ -151,7 +151,7 @@ def answer(question: str, job: Job, candidate: Estimate, unit: str, size: int) -
 def _part(job: Job) -> str:
     """What one GPU works on, where the model is divided among several."""
     split = job.parallel.tp * job.parallel.pp
-    return f"Of its 1/{split:,} of the model: " if split > 1 else ""
+    return f"of its 1/{split:,} of the model: " if split > 1 else ""
 
 
 def _share(holding: Holding, unit: str, size: int) -> str:
@@ -160,17 +160,17 @@ def _share(holding: Holding, unit: str, size: int) -> str:
 
 
 def _away(candidate: Estimate, kinds: frozenset[str], unit: str, size: int) -> str:
-    """What lies in a node's memory or on its drives instead, if anything does."""
-    words = {"cpu": "the host", "nvme": "drives"}
+    """What is offloaded to a node's CPU memory or NVMe, if anything is."""
+    words = {"cpu": "the CPU", "nvme": "NVMe"}
     sums = {
         tier: sum(t.bytes for t in elsewhere(candidate, kinds) if t.tier == tier) for tier in words
     }
     parts = [
-        f"{figure(amount, size)} {unit} a node on {words[tier]}"
+        f"{figure(amount, size)} {unit} per node on {words[tier]}"
         for tier, amount in sums.items()
         if amount
     ]
-    return f"; of model states {' and '.join(parts)}" if parts else ""
+    return f"; offloaded model states: {' and '.join(parts)}" if parts else ""
 
 
 def _copied_away(candidate: Estimate, unit: str, size: int) -> str:
@@ -180,21 +180,21 @@ def _copied_away(candidate: Estimate, unit: str, size: int) -> str:
         for c in copied(candidate, "backward")
         if c.fabric == "pcie" and c.what.startswith("gradients to")
     )
-    return f"copied to the host ({figure(sent, size)} {unit} a GPU)"
+    return f"copied to the CPU ({figure(sent, size)} {unit} per GPU)"
 
 
-def _update_on_host(candidate: Estimate, unit: str, size: int) -> str:
-    """The step of an optimizer that lies in the host's memory, or passes through it."""
+def _update_on_cpu(candidate: Estimate, unit: str, size: int) -> str:
+    """The step of an optimizer whose states are in CPU memory, or pass through it."""
     read = sum(c.sent_bytes for c in copied(candidate, "step") if c.fabric == "nvme")
     back = sum(c.sent_bytes for c in copied(candidate, "step") if c.fabric == "pcie")
-    text = "Each host updates the shares of its GPUs with the optimizer states in its memory"
+    text = "Each node's CPU updates the shards of its GPUs with the optimizer states in its memory"
     if read:
         text = (
-            "Each host updates the shares of its GPUs, reading their states from drives and "
-            f"writing them back ({figure(read, size)} {unit} a GPU)"
+            "Each node's CPU updates the shards of its GPUs, reading their states from NVMe and "
+            f"writing them back ({figure(read, size)} {unit} per GPU)"
         )
     if back:
-        text += f"; each GPU gets its new weights back ({figure(back, size)} {unit})"
+        text += f"; each GPU receives its new weights ({figure(back, size)} {unit})"
     calls = moved(candidate, "step", "weights")
     if calls:
         return (
@@ -202,20 +202,20 @@ def _update_on_host(candidate: Estimate, unit: str, size: int) -> str:
             f"({figure(sum(c.sent_bytes for c in calls), size)} {unit} sent)."
         )
     return (
-        f"{text}; the next forward brings the new weights."
+        f"{text}; the next forward fetches the new weights."
         if not back
         else f"{text}; the next forward gathers them."
     )
 
 
 def _seen(job: Job) -> str:
-    """Whose data a GPU's activations come from."""
+    """The data that a GPU's activations come from."""
     if job.cluster.gpus == 1:
         return "all activations are its own"
     if job.model_parallel == 1:
-        return "activations are its own: every GPU sees other data"
+        return "activations are its own: every GPU processes different data"
     others = [
-        (job.dp, "data-parallel ranks see other data"),
+        (job.dp, "data-parallel ranks process different data"),
         (job.parallel.cp, "context-parallel ranks other tokens of the same sequences"),
         (job.parallel.tp, "tensor-parallel ranks the same tokens, in their parts of each layer"),
         (job.parallel.pp, "pipeline stages the same tokens, in their layers"),
@@ -238,11 +238,11 @@ def _forward(job: Job, candidate: Estimate, unit: str, size: int) -> str:
             f" ({figure(sum(t.bytes for t in units), size)} {unit} at a time)" if units else ""
         )
         text += (
-            f"; the weights in use are brought by {op}, unit by unit, just before they are "
-            f"needed, and freed after{how_large}"
+            f"; each unit's weights arrive by {op} just before use and are freed "
+            f"after it{how_large}"
         )
         if unknown_gathers(candidate):
-            text += " (how large a unit is depends on the architecture)"
+            text += " (unit size depends on the architecture)"
     return f"{text}; {_seen(job)}."
 
 
@@ -251,26 +251,26 @@ def _gradients(job: Job, candidate: Estimate, unit: str, size: int) -> str:
     kept = next((h for h in holdings(candidate, "backward_end") if h.kind == "gradients"), None)
     split = job.parallel.tp * job.parallel.pp
     made = (
-        f"Backward makes {'them' if split == 1 else f'those of its 1/{split:,} of the model,'} "
+        f"Backward computes {'them' if split == 1 else f'those of its 1/{split:,} of the model,'} "
         "from the last layer to the first"
     )
     share = _share(kept, unit, size) if kept else _copied_away(candidate, unit, size)
     if not calls:
         return (
-            f"{made}; no other GPU holds the same parameters, so that nothing is reduced; it "
+            f"{made}; no other GPU holds the same parameters, so nothing is reduced; each GPU "
             f"keeps {share}."
         )
     sent = sum(c.sent_bytes for c in calls)
     count = sum(c.count for c in calls)
-    hidden = "while backward goes on" if all(c.overlapped for c in calls) else "after backward"
+    hidden = "during backward" if all(c.overlapped for c in calls) else "after backward"
     each = "each GPU" if split == 1 else f"each of the {calls[0].ranks:,} GPUs with that part"
     fate = (
-        f"{each} keeps all the sums"
+        f"{each} keeps the full sums"
         if kept and kept.parts == 1
-        else f"{each} keeps the sums of its share and frees the rest"
+        else f"{each} keeps its shard of the sums and frees the rest"
     )
     how = (
-        f"{calls[0].op} adds them up {hidden} ({_count(count, 'call')}, {figure(sent, size)} "
+        f"{calls[0].op} sums them {hidden} ({_count(count, 'call')}, {figure(sent, size)} "
         f"{unit} sent)"
     )
     return f"{made}; {how}; {fate}: {share}."
@@ -278,38 +278,40 @@ def _gradients(job: Job, candidate: Estimate, unit: str, size: int) -> str:
 
 def _update(job: Job, candidate: Estimate, unit: str, size: int) -> str:
     if job.zero.offload_optimizer != "none":
-        return _update_on_host(candidate, unit, size)
+        return _update_on_cpu(candidate, unit, size)
     held = holdings(candidate, "step")
     parts = next(h for kind in ("optimizer", "weights") for h in held if h.kind == kind).parts
     return _update_on_gpus(job, candidate, parts, unit, size)
 
 
 def _update_on_gpus(job: Job, candidate: Estimate, parts: int, unit: str, size: int) -> str:
-    """The step where each GPU updates its own share; ``parts``: of what."""
+    """The step where each GPU updates its own shard, one of ``parts``."""
     if job.cluster.gpus == 1:
         return "The one GPU updates all parameters."
     if job.shards == 1:
-        return (
-            "Each GPU updates its part of the model, which no other GPU holds: there is "
-            "nothing to agree on."
-        )
-    own = (
+        return "Each GPU updates its part of the model, which no other GPU holds: nothing is sent."
+    updated = (
         "all parameters"
         if job.parallel.tp * job.parallel.pp == 1
         else "all parameters of its part of the model"
     )
     if parts == 1:
-        return f"Every GPU updates {own} from the same sums, so that all agree without a word."
+        return (
+            f"Every GPU updates {updated} from the same gradients: all copies agree and nothing is "
+            "sent."
+        )
     whole = (
-        "the parameters" if own == "all parameters" else "the parameters of its part of the model"
+        "the parameters"
+        if updated == "all parameters"
+        else "the parameters of its part of the model"
     )
-    text = f"Each GPU updates its 1/{parts:,} of {whole} with its share of the optimizer states"
+    text = f"Each GPU updates its 1/{parts:,} of {whole} with its shard of the optimizer states"
     calls = moved(candidate, "step", "weights")
     if calls:
         sent = figure(sum(c.sent_bytes for c in calls), size)
-        new = "all new weights" if own == "all parameters" else "all new weights of that part"
+        new = "all new weights" if updated == "all parameters" else "all new weights of that part"
         return f"{text}; then {calls[0].op} gives every GPU {new} ({sent} {unit} sent)."
     return (
-        f"{text}; nobody holds the rest, so nothing is sent: the next forward gathers the new "
+        f"{text}; no GPU keeps the rest, so nothing is sent: the next forward gathers the new "
         "weights."
     )

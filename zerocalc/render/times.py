@@ -1,4 +1,4 @@
-"""The time part of a plan's table, and what is said of it."""
+"""The time part of a plan's table, and the note on the network."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from zerocalc.results import Plan, Timing
 
 MINUTE, HOUR = 60.0, 3600.0
 LEAST_BANDWIDTH = GB // 10
-"""Bytes a second; what less than this hides, any network does."""
+"""Bytes per second; any network has more."""
 
 
 def time_rows(plan: Plan) -> list[Row]:
@@ -28,15 +28,15 @@ def time_rows(plan: Plan) -> list[Row]:
         )
 
     rows = seconds("time per step", [t.step_seconds for t in times])
-    rows += seconds("  computing", [t.compute_seconds for t in times])
+    rows += seconds("  compute", [t.compute_seconds for t in times])
     rows += seconds(
-        "  traffic that nothing hides",
+        "  exposed communication",
         [t.exposed_communication_seconds for t in times],
         always=False,
     )
-    rows += seconds("  pipeline's bubble", [t.bubble_seconds for t in times], always=False)
-    rows += seconds("  optimizer's update", [t.update_seconds for t in times])
-    rows.append(Row("  MFU, of the dense peak", "", tuple(f"{100 * t.mfu:.1f} %" for t in times)))
+    rows += seconds("  pipeline bubble", [t.bubble_seconds for t in times], always=False)
+    rows += seconds("  optimizer step", [t.update_seconds for t in times])
+    rows.append(Row("  MFU", "", tuple(f"{100 * t.mfu:.1f} %" for t in times)))
     rows.append(Row("  tokens per second", "", tuple(f"{t.tokens_per_second:,.0f}" for t in times)))
     if times[0].days is not None:
         rows.append(Row("  days", "", tuple(f"{t.days or 0:,.1f}" for t in times)))
@@ -44,11 +44,11 @@ def time_rows(plan: Plan) -> list[Row]:
     return rows
 
 
-def network_words(time: Timing, there: int | None, crosses: bool) -> str | None:
-    """Whether it is the network: what waits whatever its bandwidth, and from which on computing
-    hides the rest; ``there``: what a node has.
+def network_words(time: Timing, bandwidth: int | None, crosses: bool) -> str | None:
+    """The communication that no bandwidth hides, and the bandwidth that hides the rest behind
+    compute; ``bandwidth``: a node's [bytes/s].
 
-    ``None`` where nothing ``crosses`` nodes, or all of it is hidden by what is there.
+    ``None`` where nothing ``crosses`` nodes, or the node's bandwidth hides all of it.
     """
     needed, alone, total = (
         time.hidden_above_bytes_per_second_per_node,
@@ -56,23 +56,22 @@ def network_words(time: Timing, there: int | None, crosses: bool) -> str | None:
         time.communication_seconds,
     )
     exposed, unit = time.exposed_communication_seconds, _unit(total)
-    has = f"; a node's have {format_rate(there)}" if there else ""
-    beside = (
-        f"of {_in(unit, total)} of traffic {_in(unit, alone)} have no computing beside them"
-        if alone
-        else f"{_in(unit, total)} of traffic"
-    )
+    has = f"; a node has {format_rate(bandwidth)}" if bandwidth else ""
+    traffic = f"{_in(unit, total)} of communication"
+    if alone:
+        traffic += f", of which {_in(unit, alone)} cannot overlap with compute"
+    rest = "compute hides the rest" if alone else "compute hides all of it"
     if needed is None:
         if not crosses or exposed <= alone:
-            return f"{beside}" if crosses and alone else None
+            return traffic if crosses and alone else None
         return (
-            f"{beside}, {_in(unit, exposed)} are waited for; no bandwidth between nodes hides "
-            f"all: hops and what stays inside take too long{has}"
+            f"{traffic}; {_in(unit, exposed)} exposed, and no inter-node bandwidth hides all of "
+            f"it: latency and intra-node traffic take too long{has}"
         )
     if needed < LEAST_BANDWIDTH:
-        return f"{beside}; computing hides {'the rest' if alone else 'them'} over any network"
-    enough = f"{format_rate(needed)} a node ({BITS * needed / GB:,.0f} Gbps, all its network cards)"
-    return f"{beside}; computing hides {'the rest' if alone else 'them'} from {enough} on{has}"
+        return f"{traffic}; {rest} over any network"
+    enough = f"{format_rate(needed)} per node ({BITS * needed / GB:,.0f} Gbps, all NICs together)"
+    return f"{traffic}; {rest} from {enough} on{has}"
 
 
 def _unit(longest: float) -> tuple[str, float, float]:

@@ -74,9 +74,9 @@ def added_words(job: Job) -> str | None:
     head = next(step.values for step in reversed(steps_of(job.model)[2]) if step.type == "head")
     whole = _up(words, multiple)
     more = ceil_div((whole - words) * int(head["dim"]), job.parallel.tp)
-    twice = "" if head.get("tied") and job.parallel.pp == 1 else " and as many in its head"
+    head_too = "" if head.get("tied") and job.parallel.pp == 1 else " and again in its head"
     return (
-        f"{job.framework.name} pads the vocabulary of {words:,} to {whole:,}, a multiple "
-        f"of {job.framework.vocab_multiple}·tp: "
-        f"{more:,} parameters more in a rank's embedding{twice}, which are not counted"
+        f"{job.framework.name} pads the vocabulary from {words:,} to {whole:,}, a multiple "
+        f"of {job.framework.vocab_multiple}·tp: {more:,} extra parameters in a rank's "
+        f"embedding{head_too}, not counted"
     )

@@ -71,7 +71,7 @@ class Gpu(Spec):
     @property
     def runtime_words(self) -> str:
         """The memory of the CUDA context, and the assumption behind it, in words."""
-        return f"device runtime {format_gib(self.runtime_bytes or 0)}" + (
+        return f"CUDA context {format_gib(self.runtime_bytes or 0)}" + (
             f" ({self.runtime_note})" if self.runtime_note else ""
         )
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from zerocalc.formulas.formula import ceil_div
 from zerocalc.model.architecture import Architecture
-from zerocalc.schedule import HOST_TRAFFIC, Collective, Link, Op, Phase, collective
+from zerocalc.schedule import CPU_TRAFFIC, Collective, Link, Op, Phase, collective
 from zerocalc.sharding.gather_units import pipeline_split
 from zerocalc.sharding.rank import Rank
 from zerocalc.spec.job import Job
@@ -15,7 +15,7 @@ from zerocalc.traffic.groups import link
 
 BOUNDARY: tuple[tuple[Phase, str], ...] = (
     ("forward", "activations to the next stage"),
-    ("backward", "gradients to the stage before"),
+    ("backward", "gradients to the previous stage"),
 )
 PARTITIONED_SOURCE = "[ZeRO] §8"
 OFFLOADED_SOURCE = "[Inf] §5.2.3"
@@ -96,7 +96,7 @@ def unknown_traffic(job: Job, rank: Rank) -> tuple[str, ...]:
         "pipeline-parallel traffic": parallel.pp > 1 and not known,
         "context-parallel traffic": parallel.cp > 1 and not (known and _attends(rank)),
         "expert-parallel traffic": job.experts_apart and not known,
-        HOST_TRAFFIC: job.zero.checkpoints_on_host and not known,
+        CPU_TRAFFIC: job.zero.checkpoints_on_host and not known,
     }
     return tuple([name for name, is_missing in missing.items() if is_missing])
 
@@ -202,7 +202,7 @@ class _Calls:
                 host,
                 "forward",
                 "copy",
-                "checkpoints to the host",
+                "checkpoints to the CPU",
                 self.dtype,
                 part,
                 self.layer_calls,
@@ -211,7 +211,7 @@ class _Calls:
                 host,
                 "backward",
                 "copy",
-                "checkpoints from the host",
+                "checkpoints from the CPU",
                 self.dtype,
                 part,
                 self.layer_calls,

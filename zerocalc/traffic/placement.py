@@ -13,9 +13,9 @@ NODE_LATENCY_SECONDS, NETWORK_LATENCY_SECONDS = 3.4e-6, 14e-6
 """One step of a ring over NVLink and over a network: NCCL's own model, protocol Simple (nccl,
 src/graph/tuning.cc: hwLat).
 """
-HOPS = (
-    f"{1e6 * NODE_LATENCY_SECONDS:g} µs inside a node and {1e6 * NETWORK_LATENCY_SECONDS:g} µs "
-    "between nodes (NCCL's model of rings)"
+RING_LATENCY = (
+    f"{1e6 * NODE_LATENCY_SECONDS:g} µs latency per ring step inside a node, "
+    f"{1e6 * NETWORK_LATENCY_SECONDS:g} µs between nodes (NCCL's ring model)"
 )
 
 
