@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
+from zerocalc import memory, sharding
 from zerocalc.frameworks import program_of
 from zerocalc.frameworks.program import Program
 from zerocalc.frameworks.step import Step
@@ -29,6 +30,7 @@ from zerocalc.spec.base import FieldError, require
 from zerocalc.spec.framework import FrameworkStage
 from zerocalc.spec.job import Job
 from zerocalc.spec.recipe import DTYPE_BYTES
+from zerocalc.timing import timing
 from zerocalc.traffic.model_parallel import model_parallel, unknown_traffic
 from zerocalc.traffic.placement import placed
 
@@ -91,20 +93,18 @@ def _on_rank(job: Job, holds: Rank, stage: int) -> tuple[Estimate, tuple[str, ..
     holds = rounded(holds, job, plan.pads(stage))
     ledger, sent = _run(job, holds, behaviour, plan)
     schedule = merge([sent, model_parallel(job, holds)])
-    memory = _memory(job, ledger)
+    used = _memory(job, ledger)
     time = None
     if job.cluster.gpu is not None:
-        from zerocalc.sharding.work import work
-        from zerocalc.timing import timing
-
-        time = timing(job, work(job, holds), holds, plan.sharded_as(job, stage), schedule)
+        work = sharding.work.work(job, holds)
+        time = timing(job, work, holds, plan.sharded_as(job, stage), schedule)
     answer = Estimate(
         behaviour.name,
         stage,
-        memory,
+        used,
         _communication(job, holds, schedule, stage),
         time,
-        _fits(job, memory),
+        _fits(job, used),
         job.parallel.pipeline_stage if job.parallel.pp > 1 else None,
         holds.parameters,
     )
@@ -144,9 +144,7 @@ def _saved(job: Job, holds: Rank) -> Saved:
     arch = holds.arch
     if arch is None or not arch.saves:
         return Saved(UNKNOWN_ACTIVATIONS)
-    from zerocalc.memory.activations import saved
-
-    return saved(job, holds, arch)
+    return memory.activations.saved(job, holds, arch)
 
 
 def _named(part: Rank, made: Block) -> Block:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from zerocalc import formulas
 from zerocalc.formulas.states import (
     owner_bytes,
     scale_bytes,
@@ -141,13 +142,11 @@ def _base(row: StateRow, stored: Stored, model_parallel: int, shards: int) -> Te
     """The weights of a quantised base: packed bits with all that belongs to them, the rest in the
     row's dtype.
     """
-    from zerocalc.formulas.quantisation import base_bytes  # most models are not quantised
-
     return term(
         row.name,
         "weights",
         MOMENTS,
-        base_bytes,
+        formulas.quantisation.base_bytes,
         quantised_bytes=stored.sizes.total,
         kept_parameters=stored.kept,
         bytes_per_parameter=DTYPE_BYTES[row.dtype],

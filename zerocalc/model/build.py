@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from functools import lru_cache
 from typing import TYPE_CHECKING, TypeAlias
 
+from zerocalc import model as models
 from zerocalc.formulas.formula import ceil_div
 from zerocalc.model.architecture import Architecture, Modules
 from zerocalc.model.forward import passed, streams_of
@@ -80,16 +81,14 @@ def _adapters(model: Model, run: Layout) -> Adapters | None:
     lora = model.lora
     if lora is None:
         return None
-    from zerocalc.model.adapters import adapted, merged  # most jobs have none
-
     cast, computed = run.adapter_dtypes or (lora.dtype, lora.dtype)
     return Adapters(
         lora.rank,
         cast,
         computed,
         lora.dropout > 0,
-        lambda layer: adapted(model, layer),
-        lambda layer: merged(model, layer),
+        lambda layer: models.adapters.adapted(model, layer),
+        lambda layer: models.adapters.merged(model, layer),
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from zerocalc import model as models
 from zerocalc.counts import Counts, StoredBytes
 from zerocalc.model.architecture import Architecture
 from zerocalc.model.build import architecture
@@ -52,9 +53,7 @@ def count_parameters(model: Model) -> Counts:
     notes = list(model.assumed)
     added, adapters_bytes = 0, 0
     if model.lora is not None:
-        from zerocalc.model.adapters import adapters
-
-        lora = adapters(model, arch)
+        lora = models.adapters.adapters(model, arch)
         if lora is not None:
             added, adapters_bytes = lora.total, lora.total * DTYPE_BYTES[model.lora.dtype]
             active += lora.active
@@ -94,10 +93,8 @@ def _stored(
     if model.quantised is None:
         sizes = {component: count * size for component, count in components.items()}
         return StoredBytes(dtype, dtype, sizes, 0, 0, 0, 0, 0, sum(sizes.values()), adapters_bytes)
-    from zerocalc.model.checkpoint_bytes import stored  # most models are not quantised
-
     try:
-        base = stored(model, arch)
+        base = models.checkpoint_bytes.stored(model, arch)
     except FieldError as error:
         notes.append(f"bytes as stored are not known: quantisation {error}")
         return None

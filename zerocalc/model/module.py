@@ -12,6 +12,8 @@ from zerocalc.spec.job import Job
 from zerocalc.spec.recipe import DTYPE_BYTES
 
 Component = Literal["embedding", "head", "attention", "mlp", "experts", "norms", "other"]
+SHARED = "shared experts"
+"""The name of the module of experts that every token passes through."""
 
 
 class ParameterRow(NamedTuple):

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable
 from typing import Literal
 
+from zerocalc import model as models
 from zerocalc.formulas.formula import ceil_div
 from zerocalc.spec.job import Job
 
@@ -69,9 +70,8 @@ def added_words(job: Job) -> str | None:
     words, multiple = job.model.words, (job.framework.vocab_multiple or 0) * job.parallel.tp
     if not words or not multiple or words % multiple == 0:
         return None
-    from zerocalc.model.build import steps_of  # most jobs add nothing
-
-    head = next(step.values for step in reversed(steps_of(job.model)[2]) if step.type == "head")
+    after = models.build.steps_of(job.model)[2]
+    head = next(step.values for step in reversed(after) if step.type == "head")
     whole = _up(words, multiple)
     more = ceil_div((whole - words) * int(head["dim"]), job.parallel.tp)
     head_too = "" if head.get("tied") and job.parallel.pp == 1 else " and again in its head"

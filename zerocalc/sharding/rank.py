@@ -7,6 +7,8 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
+from zerocalc import model as models
+from zerocalc import sharding
 from zerocalc.formulas.formula import ceil_div
 from zerocalc.ledger import record
 from zerocalc.model.architecture import Architecture, pipeline_stage, shapes, stage_layers
@@ -223,9 +225,7 @@ def _whole(job: Job) -> tuple[Layout | None, Architecture | None]:
     run = layout(job, job.training.seq) if job.training.seq else None
     if job.model.is_bare:
         return run, None
-    from zerocalc.model.build import architecture  # a bare count has no modules
-
-    return run, architecture(job.model, run, job.implementation)
+    return run, models.build.architecture(job.model, run, job.implementation)
 
 
 def _rank(job: Job, run: Layout | None, arch: Architecture | None) -> Rank:
@@ -287,19 +287,18 @@ def _on_one(arch: Architecture, tensor_parallel: int, stages: int) -> int:
 
 def _in_parts(job: Job, run: Layout | None, arch: Architecture, whole: Architecture | None) -> Rank:
     """A rank whose routed experts are divided and sharded over other ranks than the rest."""
-    from zerocalc.sharding.experts import experts_only, without_experts  # most models have none
-
+    experts_of = sharding.experts
     p, etp, stages = job.parallel, job.expert_tensor_parallel, pipeline_split(job)
     total, tokens = whole.parameters if whole else 0, run.tokens if run else 0
     parts: list[Rank] = []
     rest: tuple[Architecture, Literal["dp", "edp"], int, int] = (
-        without_experts(arch),
+        experts_of.without_experts(arch),
         "dp",
         p.tp,
         job.shards,
     )
     experts: tuple[Architecture, Literal["dp", "edp"], int, int] = (
-        experts_only(arch, p.ep),
+        experts_of.experts_only(arch, p.ep),
         "edp",
         etp,
         job.expert_shards,
@@ -344,9 +343,7 @@ def frozen_base(model: Model, arch: Architecture | None) -> Stored:
     """A quantised base as it is stored. Raises `FieldError` where what is trained would have to be
     quantised itself.
     """
-    from zerocalc.model.checkpoint_bytes import stored  # most models are not quantised
-
-    base = stored(model, arch)
+    base = models.checkpoint_bytes.stored(model, arch)
     trainable = model.trainable or 0
     if trainable > base.kept:
         raise FieldError(
@@ -359,6 +356,4 @@ def frozen_base(model: Model, arch: Architecture | None) -> Stored:
 
 def adapters_of(model: Model, arch: Architecture) -> Adapters | None:
     """A model's adapters; what names them is read only where there are some."""
-    from zerocalc.model.adapters import adapters
-
-    return adapters(model, arch)
+    return models.adapters.adapters(model, arch)

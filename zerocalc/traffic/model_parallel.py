@@ -4,8 +4,10 @@
 
 from __future__ import annotations
 
+from zerocalc import sharding, traffic
 from zerocalc.formulas.formula import ceil_div
 from zerocalc.model.architecture import Architecture
+from zerocalc.model.module import SHARED
 from zerocalc.schedule import CPU_TRAFFIC, Collective, Link, Op, Phase, collective
 from zerocalc.sharding.gather_units import pipeline_split
 from zerocalc.sharding.rank import Rank
@@ -54,24 +56,16 @@ def model_parallel(job: Job, rank: Rank) -> list[Collective]:
     )
     out += calls.pipeline_parallel() + calls.tied_embedding(rank.whole)
     if parallel.tp > 1:
-        from zerocalc.traffic.vocab_parallel import ends  # as below
-
-        out += ends(job, rank)
+        out += traffic.vocab_parallel.ends(job, rank)
     if parallel.cp > 1:
-        from zerocalc.traffic.context import context_parallel  # most jobs have none
-
-        out += context_parallel(job, rank.arch, rank.tokens)
+        out += traffic.context.context_parallel(job, rank.arch, rank.tokens)
     if job.experts_apart:
-        from zerocalc.traffic.experts import expert_parallel  # as above
-
-        out += expert_parallel(job, rank.arch, rank.tokens)
+        out += traffic.experts.expert_parallel(job, rank.arch, rank.tokens)
     return out
 
 
 def _routed(arch: Architecture, stages: int) -> int:
     """Layers whose MLP is routed experts alone."""
-    from zerocalc.model.kinds.moe import SHARED  # an estimate of a bare count needs no module
-
     alone = [
         count
         for count, modules in arch.groups
@@ -102,9 +96,7 @@ def unknown_traffic(job: Job, rank: Rank) -> tuple[str, ...]:
 
 
 def _attends(rank: Rank) -> bool:
-    from zerocalc.traffic.context import attends  # as above
-
-    return rank.arch is not None and attends(rank.arch)
+    return rank.arch is not None and traffic.context.attends(rank.arch)
 
 
 class _Calls:
@@ -138,9 +130,8 @@ class _Calls:
         over = link(self.job, "tp", self.tp, TENSOR_PARALLEL_SOURCE)
         count = SYNCS_PER_PASS * self.layer_calls
         if self.job.experts_apart:
-            from zerocalc.sharding.experts import moe_layers  # as above
-
-            count -= self.micro_batches * sum([layers for layers, _ in moe_layers(arch)])
+            routed = sharding.experts.moe_layers(arch)
+            count -= self.micro_batches * sum([layers for layers, _ in routed])
         out = [
             collective(over, phase, op, what, self.dtype, self.tensor_bytes, count)
             for phase, what in passes

@@ -8,6 +8,7 @@ from zerocalc.ledger import record
 from zerocalc.model.kind import ACTIVATIONS, NORMS, PRECISIONS, Kind
 from zerocalc.model.kinds.mlp import Mlp, activate, facts, feed, gate_up, matrices
 from zerocalc.model.module import (
+    SHARED,
     Module,
     ParameterRow,
     SavedRow,
@@ -21,7 +22,6 @@ ExpertLayout = Literal["fused", "transposed", "each", "stacked"]
 Precision = Literal["fp32", "compute"]
 Routing = Literal["softmax", "sigmoid", "chosen"]
 INDEX = "int64"
-SHARED = "shared experts"
 
 
 @record
