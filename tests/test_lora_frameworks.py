@@ -242,7 +242,7 @@ def test_a_framework_that_casts_adapters_says_so() -> None:
         }
         return plan(Job.model_validate(job)).assumptions
 
-    said = "adapters in bf16, not fp32: deepspeed casts all parameters to the dtype of compute"
+    said = "adapters in bf16, not fp32: deepspeed casts all parameters to the compute dtype"
     assert said in answer("deepspeed", "fp32")
     assert not any(
         "casts all" in words for words in (*answer("deepspeed", "bf16"), *answer("fsdp2", "fp32"))
@@ -306,12 +306,12 @@ def test_adapters_compute_in_the_dtype_in_which_they_are_gathered(
 def test_a_recipe_that_gathers_adapters_in_16_bits_says_so() -> None:
     job = {"model": {**TOY, "lora": {"rank": 4}}, "cluster": {"gpus": 2}, "framework": "fsdp2"}
     said = (
-        "adapters are kept in fp32 and compute in bf16, in which recipe fsdp-mixed gathers or "
-        "copies weights"
+        "adapters are stored in fp32 and compute in bf16, the dtype in which recipe fsdp-mixed "
+        "gathers or copies weights"
     )
     assert said in plan(Job.model_validate(job)).assumptions
     assert not any(
-        "kept in" in words
+        "adapters are stored in" in words
         for words in plan(Job.model_validate({**job, "recipe": "pure-bf16-adam"})).assumptions
     )
 
