@@ -55,9 +55,9 @@ def test_a_suggestion_holds_what_it_promises(line: str) -> None:
         changed = json.loads(run_line(f"plan {without(line, flags)} {flags} --json").out)
         name = promise.split()[0].lower()
         candidate = next(c for c in changed["candidates"] if c["name"] == name)
-        assert candidate["fits"] is (None if " on what is known" in promise else True)
-        assert promise.endswith(
-            f"in {candidate['memory']['gpu']['reserved_bytes'] / 2**30:.2f} GiB"
+        assert candidate["fits"] is (None if "not counting" in promise else True)
+        assert promise.partition(", not counting ")[0].endswith(
+            f" in {candidate['memory']['gpu']['reserved_bytes'] / 2**30:.2f} GiB"
         )
 
 
@@ -131,7 +131,7 @@ def test_what_no_gpus_shrink_is_a_note_not_a_change() -> None:
     answer = json.loads(
         run_line("plan --model llama-3-8b --gpus 8 --gpu h100-80g --seq 131072 --json").out
     )
-    assert any(note.startswith("more data-parallel GPUs never shrink") for note in answer["notes"])
+    assert any(note.startswith("more data-parallel GPUs do not reduce") for note in answer["notes"])
     assert all(text.startswith("--") for text in answer["suggestions"])
 
 
@@ -160,7 +160,7 @@ UNKNOWN_TRAFFIC: list[tuple[str, list[str], int]] = [
     ("--params 1B --gpus 8 --cp 8 --seq 1024", ["context-parallel traffic"], 3_500_000_000),
     (
         "--params 1B --gpus 8 --tp 8 --recompute full --pa --pa-cpu",
-        ["tensor-parallel traffic", "host traffic"],
+        ["tensor-parallel traffic", "CPU-GPU traffic"],
         0,
     ),
     ("--model gpt2 --gpus 8 --tp 4 --seq 1024", [], -1),
@@ -183,22 +183,22 @@ def test_unknown_traffic_is_no_number(line: str, unknown: list[str], known: int)
         assert "sent per GPU" in rows
         return
     assert answer["sent_bytes_per_gpu"] == known
-    assert f"unknown, and in no sum: {', '.join(unknown)}" in " ".join(
+    assert f"unknown, not in the sums: {', '.join(unknown)}" in " ".join(
         run_line(f"explain {line} --stage 0").out.split()
     )
     assert written["sent_bytes_per_gpu"] == ""
-    assert (rows["known part sent"][0] == "unknown") is (known == 0)
-    for name in unknown[: 1 + (len(unknown) > 1 and unknown[1] != "host traffic")]:
-        assert rows[f"sent by {name[0]}p"] == ["unknown"] * 4
-    if "host traffic" in unknown:
-        assert rows["to and from host"] == rows["host memory per node"] == ["unknown"] * 4
+    assert (rows["sent per GPU (known part)"][0] == "unknown") is (known == 0)
+    for name in unknown:
+        assert rows[name] == ["unknown"] * 4
+    if "CPU-GPU traffic" in unknown:
+        assert rows["CPU memory per node"] == ["unknown"] * 4
         assert written["host_bytes_per_gpu"] == ""
 
 
 def test_unknown_memory_is_no_number() -> None:
     rows = table("--params 1B --gpus 8")
     assert rows["activations"] == ["unknown"] * 4
-    assert rows["gathered layers"] == ["0.00", "0.00", "0.00", "unknown"]
+    assert rows["all-gathered parameters"] == ["0.00", "0.00", "0.00", "unknown"]
     for line, known in (
         ("--params 1B", False),
         ("--model gpt2", False),
@@ -213,17 +213,20 @@ def test_unknown_memory_is_no_number() -> None:
 
 def test_what_is_unknown_can_only_add() -> None:
     short = " ".join(run_line("plan --params 70B --gpus 8 --gpu h100-80g").out.split())
-    assert "the closest, lacks at least 52.68 GiB" in short
-    assert "to spare, at most" in short
+    assert "the closest, is short by at least 52.68 GiB" in short
+    assert "headroom, at most" in short
     mixed = " ".join(run_line("plan --params 7B --gpus 8 --gpu h100-80g").out.split())
-    assert "DDP lacks at least" in mixed
-    assert "known 112.00" in " ".join(run_line("step --params 7B --gpus 1 --stage 0").out.split())
+    assert "DDP is short by at least" in mixed
+    assert "total (known part) 112.00" in " ".join(
+        run_line("step --params 7B --gpus 1 --stage 0").out.split()
+    )
     known = (
         run_line("plan --model gpt2-xl --gpus 8 --gpu l4 --seq 1024").out
         + run_line("step --model gpt2 --gpus 8 --seq 512").out
     )
     assert "at least" not in known
-    assert "in all" in known
+    assert "total" in known
+    assert "known part" not in known
 
 
 # One unit, and numbers that can be read.
@@ -271,31 +274,31 @@ def sentences(line: str) -> str:
 @pytest.mark.parametrize(
     ("line", "said", "not_said"),
     [
-        ("--params 1B --gpus 1", ["The one GPU updates all parameters"], ["every GPU sees"]),
+        ("--params 1B --gpus 1", ["The one GPU updates all parameters"], ["every GPU processes"]),
         (
             "--params 1B --gpus 8",
-            ["every GPU sees other data", "Every GPU updates all parameters from"],
+            ["every GPU processes different data", "Every GPU updates all parameters from"],
             ["The one GPU", "tokens"],
         ),
         (
             "--params 1B --gpus 8 --cp 8 --seq 1024",
             ["context-parallel ranks other tokens", "1/8 of the"],
-            ["The one GPU", "see other data", "Of its"],
+            ["The one GPU", "process different data", "of its"],
         ),
         (
             "--params 1B --gpus 8 --tp 8",
             ["tensor-parallel ranks the same tokens", "which no other GPU holds"],
-            ["The one GPU", "see other data"],
+            ["The one GPU", "process different data"],
         ),
         (
             "--params 1B --gpus 8 --pp 8",
             ["pipeline stages the same tokens", "which no other GPU holds"],
-            ["The one GPU", "see other data"],
+            ["The one GPU", "process different data"],
         ),
         (
             "--params 1B --gpus 8 --tp 4",
-            ["data-parallel ranks see other data", "1/4 of the model"],
-            ["every GPU sees", "no other GPU"],
+            ["data-parallel ranks process different data", "1/4 of the model"],
+            ["every GPU processes", "no other GPU"],
         ),
     ],
 )
@@ -323,8 +326,8 @@ def test_what_is_told_of_a_pipeline_is_its_worst_stage() -> None:
     line = "plan --model llama-3-8b --gpus 30 --pp 5 --seq 4096 --gpu h200"
     text = " ".join(run_line(line).out.split())
     assert "even" not in text
-    assert "memory and traffic are those of the pipeline stage that needs most memory" in text
-    assert "32 layers dealt to pipeline stages as 2 × 7, 3 × 6" in text
+    assert "memory and traffic of the pipeline stage with the largest peak" in text
+    assert "32 layers assigned to pipeline stages as 2 × 7, 3 × 6" in text
     worst = json.loads(run_line(f"{line} --json").out)["candidates"][0]
     assert worst["pipeline_stage"] == 1
     # 7 layers of 218,112,000 and the embedding of 128,256 by 4,096
@@ -335,11 +338,11 @@ def test_what_is_told_of_a_pipeline_is_its_worst_stage() -> None:
 def test_pipeline_stages_that_are_not_known_are_said_to_be_even(more: str) -> None:
     ran = run_line(f"plan {more} --gpus 30 --pp 5 --seq 4096 --gpu h200")
     text = " ".join(ran.out.split())
-    assert "pipeline parallelism divides states evenly" in text
-    assert "what fits is said of an even share" in text
+    assert "pipeline parallelism divides model states evenly" in text
+    assert "the fit is judged on an even share" in text
     if "llama" in more:
         assert "fits on an even share of the pipeline" in text
-        assert "32 layers over 5 pipeline stages, 6.4 a stage; the fullest has 7" in text
+        assert "32 layers on 5 pipeline stages: 6.4 per stage; the fullest stage has 7" in text
 
 
 UNEVEN = [
@@ -381,17 +384,17 @@ def test_a_vocabulary_that_ranks_do_not_divide_is_noted() -> None:
     [
         (
             "llama-3-70b --tp 8",
-            "128,256 to 129,024, a multiple of 128·tp: 786,432 parameters more in a rank's "
-            "embedding and as many in its head",
+            "128,256 to 129,024, a multiple of 128·tp: 786,432 extra parameters in a rank's "
+            "embedding and again in its head",
         ),
         (
             "llama-3-8b --tp 4",
-            "128,256 to 128,512, a multiple of 128·tp: 262,144 parameters more in a rank's "
-            "embedding and as many in its head",
+            "128,256 to 128,512, a multiple of 128·tp: 262,144 extra parameters in a rank's "
+            "embedding and again in its head",
         ),
         (
             "gpt2-xl",
-            "50,257 to 50,304, a multiple of 128·tp: 75,200 parameters more in a rank's embedding",
+            "50,257 to 50,304, a multiple of 128·tp: 75,200 extra parameters in a rank's embedding",
         ),
         ("mixtral-8x7b --tp 2 --sequence-parallel", None),
     ],
@@ -403,7 +406,5 @@ def test_the_rows_that_megatron_adds_to_a_vocabulary_are_said(asked: str, said: 
         for words in json.loads(run(*line.split()).out)["assumptions"]
         if "pads the vocabulary" in words
     ]
-    assert padded == (
-        [f"megatron pads the vocabulary of {said}, which are not counted"] if said else []
-    )
+    assert padded == ([f"megatron pads the vocabulary from {said}, not counted"] if said else [])
     assert "pads the vocabulary" not in run(*line.replace("megatron", "paper").split()).out

@@ -168,7 +168,7 @@ BAD_FLAGS = [
     ("command unknown", "plann", "'plann' is not a command"),
     ("value missing", "plan --params", "option '--params'"),
     ("flag with a value", GPT + "--overlap-comm=yes", "option '--overlap-comm'"),
-    ("argument too many", "plan --params 1B --gpus 8 64", "64: stands without a flag"),
+    ("argument too many", "plan --params 1B --gpus 8 64", "64: unexpected argument"),
     ("format unknown", "plan --params 1B --gpus 8 --format yaml", "--format:"),
     ("json and csv", "plan --params 1B --gpus 8 --json --format csv", "--json:"),
     ("term unknown", "explain --params 1B --gpus 8 --term wieghts", "--term:"),

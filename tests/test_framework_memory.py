@@ -53,7 +53,7 @@ def test_what_is_held_is_what_was_recorded(run: dict[str, Any]) -> None:
             for t in gpu.terms
             if moment in t.moments and t.name not in run.get("not_seen", ())
         }
-        edges = "gradients beyond a rank's share"
+        edges = "gradients outside the rank's shard"
         if edges in held:
             assert held[edges] >= 2 * beyond_share_of_first_rank(run)
             held[edges] = 2 * beyond_share_of_first_rank(run)

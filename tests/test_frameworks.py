@@ -136,7 +136,7 @@ def test_the_optimizers_temporaries_are_as_large_as_the_weights_it_updates(
         "zero": {"stage": stage},
     }
     terms = estimate(Job.model_validate(job)).memory.gpu.terms
-    temporary = [t for t in terms if t.name == "optimizer's temporaries"]
+    temporary = [t for t in terms if t.name == "optimizer temporaries"]
     weights = sum(t.bytes for t in terms if t.kind == "weights")
     assert [(t.bytes, t.moments) for t in temporary] == (
         [(weights, ("step",))] if (framework, stage) in TEMPORARIES else []

@@ -89,7 +89,7 @@ def test_formulas_show_only_what_there_is() -> None:
     assert shared.formula.substituted(shared.inputs) == "2,048·4,096·2"
     copied = terms_of(framework="fsdp2", zero={"stage": 3})
     assert copied["gathered root"].formula.text == "e·B·c"
-    assert copied["optimizer's temporaries"].formula.text == "⌈e/N_d⌉·B·c"
+    assert copied["optimizer temporaries"].formula.text == "⌈e/N_d⌉·B·c"
 
 
 def test_what_stands_before_the_layers_is_called_what_it_is() -> None:

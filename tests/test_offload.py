@@ -48,7 +48,7 @@ def everywhere(of: Estimate) -> list[Term]:
 
 
 def bare_name(entry: Term) -> str:
-    return entry.name.removesuffix(" on the host").removesuffix(" on drives")
+    return entry.name.removesuffix(" on the CPU").removesuffix(" on NVMe")
 
 
 @pytest.mark.parametrize("run", RUNS, ids=[run["name"].replace(" ", "-") for run in RUNS])
@@ -60,10 +60,10 @@ def test_what_is_held_is_what_was_recorded(run: dict[str, Any]) -> None:
             name = "moments" if bare_name(entry) in MOMENT_ROWS else bare_name(entry)
             held[name] = held.get(name, 0) + entry.bytes
     if (
-        "gradients added up" in held
+        "summed gradients" in held
     ):  # ours are those of the rank with most of them, what was recorded is rank 0's
-        assert held["gradients added up"] == 2 * max(touched_elements(job, rank(job)))
-        held["gradients added up"] = 2 * touched_elements(job, rank(job))[0]
+        assert held["summed gradients"] == 2 * max(touched_elements(job, rank(job)))
+        held["summed gradients"] = 2 * touched_elements(job, rank(job))[0]
     for name, recorded in run["held"].items():
         if (
             name == "gradients"
@@ -87,7 +87,7 @@ def test_the_host_holds_18_bytes_per_parameter(run: dict[str, Any]) -> None:
     assert host is not None
     per_parameter = 18 + (2 if run["zero"].get("offload_params") else 0)
     extra = 2 * FILE["largest_tensor"] if run["zero"]["stage"] < 3 else 0
-    added_up = sum(t.bytes for t in host.terms if t.name == "gradients added up on the host")
+    added_up = sum(t.bytes for t in host.terms if t.name == "summed gradients on the CPU")
     assert host.bytes_per_node == per_parameter * share + extra + added_up
     assert host.bytes_per_node < host.high_bytes_per_node < 2 * host.bytes_per_node
 
@@ -110,7 +110,7 @@ def test_what_crosses_the_host_link(stage: int, of: str) -> None:
     )
     calls = [c for c in estimate(job_of(run)).communication.collectives if c.fabric == "pcie"]
     share = FILE["parameters"] // FILE["gpus"]
-    for way, word in (("down", "to the host"), ("up", "from the host")):
+    for way, word in (("down", "to the CPU"), ("up", "from the CPU")):
         assert (
             sum(c.sent_bytes for c in calls if c.what.endswith(word))
             == FILE["transfers"][of][way] * share
@@ -302,8 +302,8 @@ def test_all_gpus_of_a_node_share_its_link() -> None:
 @pytest.mark.parametrize(
     ("memory", "fits", "words"),
     [
-        ("200GB", False, "lacks 37.25 GiB of host memory a node"),
-        ("300GB", None, "if page-locked buffers leave the host's"),
+        ("200GB", False, "is short by 37.25 GiB of CPU memory per node"),
+        ("300GB", None, "if pinned buffers fit in "),
         ("400GB", True, "fits"),
     ],
 )
@@ -365,25 +365,25 @@ def test_what_would_fit_on_the_host_is_a_note() -> None:
     ).out
     notes = json.loads(answer)["notes"]
     assert any(
-        note.startswith("--offload-optimizer cpu: ZeRO-") and "of host memory a node" in note
+        note.startswith("--offload-optimizer cpu: ZeRO-") and "of CPU memory per node" in note
         for note in notes
     )
 
 
-def test_what_would_fit_says_what_is_aside_and_whose_share_it_is() -> None:
+def test_what_would_fit_says_what_is_not_counted_and_whose_share_it_is() -> None:
     for flags, words in (
         (
             "--model llama-3-8b --gpus 1 --gpu h100-80g --seq 128 --recompute full "
             "--framework deepspeed --cpu-memory 150GB",
-            "fits on what is known (what page-locked buffers are rounded up by aside), in ",
+            ", not counting pinned-buffer rounding, with ",
         ),
         (
             "--params 60B --gpus 16 --pp 2 --gpu a100-40g --stage 1",
-            "fits on an even share of the pipeline on what is known (gathered layers, ",
+            "fits on an even share of the pipeline in ",
         ),
     ):
         notes = json.loads(run_line(f"plan {flags} --json").out)["notes"]
-        assert any(words in note and note.endswith("of host memory a node") for note in notes)
+        assert any(words in note and note.endswith("of CPU memory per node") for note in notes)
 
 
 def test_host_memory_of_a_70b_model() -> None:
@@ -565,5 +565,5 @@ def test_gradients_that_wait_for_a_pipeline_do_so_on_the_gpu_and_leave_it_once()
     waiting = [t.bytes for t in away.memory.gpu.terms if t.kind == "gradients"]
     assert waiting == [sum(t.bytes for t in kept.memory.gpu.terms if t.kind == "gradients")]
     assert [
-        c.count for c in away.communication.collectives if c.what == "gradients to the host"
+        c.count for c in away.communication.collectives if c.what == "gradients to the CPU"
     ] == [1]

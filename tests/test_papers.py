@@ -288,11 +288,11 @@ def test_no_such_table() -> None:
 def test_summaries() -> None:
     assert (
         summary(TABLES["zero-table1"])
-        == "54 cells: 46 agree to the printed digit, 8 agree with a print that is cut off"
+        == "54 cells: 46 agree to the printed digit, 8 agree with a truncated print"
     )
     assert (
         summary(TABLES["infinity-figure2a"])
-        == "30 cells: 30 copied from memory, no verdict (29 of them agree)"
+        == "30 cells: 30 copied from memory, not judged (29 of 30 match)"
     )
     assert not any(table.differs for table in TABLES.values())
 
@@ -372,7 +372,7 @@ def test_marks_do_not_rest_on_colour() -> None:
     assert "513 / 513.5 ✓t" in plain
     assert "41.3 / 41.3 ✓" in plain
     assert "\x1b[" in coloured
-    assert "t printed cut off instead of rounded" in plain
+    assert "t printed truncated, not rounded" in plain
 
 
 def test_every_way_of_reading_is_told_apart() -> None:

@@ -128,7 +128,7 @@ def test_the_answer_is_the_worst_stages(job: Job) -> None:
         ("megatron", 8, 2, 2, [4, 4]),
     ],
 )
-def test_how_layers_are_dealt(
+def test_how_layers_are_assigned(
     framework: str, layers: int, pp: int, interleave: int, expected: list[int]
 ) -> None:
     """torchtitan 0.2.2, distributed/pipeline_parallel.py: generate_llm_fqn_per_model_part counts
@@ -273,19 +273,19 @@ def test_a_table_of_stages_that_are_not_known_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("flags", "dealt"),
+    ("flags", "assigned"),
     [
         (
             "--first-stage-layers 7 --last-stage-layers 7",
-            "126 layers dealt to pipeline stages as 7, 14 × 8, 7",
+            "126 layers assigned to pipeline stages as 7, 14 × 8, 7",
         ),
         (
             "--first-stage-layers 21 --last-stage-layers 7",
-            "126 layers dealt to pipeline stages as 21, 15 × 7",
+            "126 layers assigned to pipeline stages as 21, 15 × 7",
         ),
     ],
 )
-def test_the_ends_of_a_pipeline_have_the_layers_that_are_told(flags: str, dealt: str) -> None:
+def test_the_ends_of_a_pipeline_have_the_layers_that_are_given(flags: str, assigned: str) -> None:
     """megatron-core 0.16.1, transformer_block.py: get_num_layers_to_build."""
     line = (
         "plan --model llama-3.1-405b --gpus 1024 --framework megatron --stage 1 --tp 8 --pp "
@@ -293,7 +293,7 @@ def test_the_ends_of_a_pipeline_have_the_layers_that_are_told(flags: str, dealt:
     )
     ran = run_line(f"{line} --stages-table --json")
     document = json.loads(ran.out)
-    assert dealt in document["assumptions"]
+    assert assigned in document["assumptions"]
     assert (
         sum(row["layers"] * (row["last"] - row["first"] + 1) for row in document["stages"]) == 126
     )

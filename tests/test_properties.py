@@ -21,6 +21,7 @@ from zerocalc.estimator import estimate
 from zerocalc.formulas.states import whole_bytes
 from zerocalc.ledger import (
     ACTIVATION_KINDS,
+    GATHERED,
     MOMENTS,
     STATE_KINDS,
     Kind,
@@ -242,7 +243,7 @@ def test_units_sum_to_the_ranks_parameters(job: Job) -> None:
 @given(jobs())
 def test_gathered_memory_is_what_the_gathers_bring(job: Job) -> None:
     answer = estimate(job, 3)
-    assume(job.shards > 1 and "gathered layers" not in answer.memory.gpu.unknown)
+    assume(job.shards > 1 and GATHERED not in answer.memory.gpu.unknown)
     op = "broadcast" if job.zero.gather == "broadcast" else "all_gather"
     size = {
         c.what.removesuffix(" weights"): c.tensor_bytes

@@ -49,7 +49,7 @@ def test_what_is_suggested_fits(line: str, wanted: list[str]) -> None:
     assert all(any(change.startswith(part) for change in said) for part in wanted), said
     for change in said:
         flags, _, rest = change.partition(": ")
-        name = rest.split(" then fits")[0]
+        name = rest.split(" fits")[0]
         given, changed = shlex.split(line), shlex.split(flags)
         for flag in [word for word in changed if word.startswith("--") and word in given]:
             place = given.index(flag)

@@ -33,7 +33,9 @@ def test_rows_of_other_plans() -> None:
         == 0
     )
     assert (
-        run_line("explain --params 1B --gpus 8 --recipe megatron --term 'known peak, at'").status
+        run_line(
+            "explain --params 1B --gpus 8 --recipe megatron --term 'peak (known part), at'"
+        ).status
         == 0
     )
     assert [
@@ -41,12 +43,12 @@ def test_rows_of_other_plans() -> None:
         for text in (
             "C_B",
             "sent per GPU, MB",
-            "Known Peak, at",
-            "to spare (-: lacking)",
+            "Peak (Known Part), at",
+            "headroom",
             "",
             "mlp",
         )
-    ] == [*("buffers", "sent per gpu", "in all", "with fragmentation", "", "")]
+    ] == [*("buffers and buckets", "sent per GPU", "total", "with fragmentation", "", "")]
 
 
 @pytest.mark.parametrize("stage", range(4))
@@ -81,10 +83,10 @@ def test_what_a_row_names_sums_to_the_rows_figure(stage: int) -> None:
 @pytest.mark.parametrize(
     "term",
     [
-        "gathered layers",
+        "all-gathered parameters",
         "weights",
         "dp",
-        "buffers (C_B)",
+        "buffers and buckets (C_B)",
         "logits",
         "all_gather",
         "optimizer",
@@ -106,17 +108,17 @@ def test_no_heading_is_empty(term: str, stage: str) -> None:
 @pytest.mark.parametrize(
     ("term", "words"),
     [
-        ("", "'' names no entry; the entries are weights"),
-        (" ", "' ' names no entry"),
-        ("\t\n", "names no entry"),
-        ("wieghts", "'wieghts' names no entry; nearest: weights"),
+        ("", "'': no such term (terms: weights"),
+        (" ", "' ': no such term"),
+        ("\t\n", "no such term"),
+        ("wieghts", "'wieghts': no such term; nearest: weights"),
         ("optimiser", "nearest: optimizer states"),
         ("model state", "nearest: model states"),
-        ("qqqq", "the entries are weights, gradients"),
-        ("activations", "'activations' is unknown here; give --model, or"),
+        ("qqqq", "(terms: weights, gradients"),
+        ("activations", "'activations' is unknown here; pass --model, or"),
         ("logits", "'logits' is unknown here"),
-        ("16-bit weight copies", "is nothing in this plan"),
-        ("x" * 5000, "names no entry"),
+        ("16-bit weight copies", "no '16-bit weight copies' in this plan"),
+        ("x" * 5000, "no such term"),
     ],
 )
 def test_terms_that_are_none(term: str, words: str) -> None:
@@ -128,14 +130,12 @@ def test_terms_that_are_none(term: str, words: str) -> None:
 def test_a_check_that_cannot_be_made_says_so() -> None:
     unknown = run_line("plan --params 1B --gpus 8 --check")
     assert unknown.status == 1
-    assert (
-        unknown.err == "--check: what fits is unknown: --gpu or --gpu-memory says what there is\n"
-    )
+    assert unknown.err == "--check: cannot judge the fit: pass --gpu or --gpu-memory\n"
     assert unknown.out == run_line("plan --params 1B --gpus 8").out
     partly = run_line("plan --params 1B --gpus 8 --gpu h100-80g --check --json")
     assert (partly.status, partly.err) == (
         1,
-        "--check: what fits is unknown: not all memory is known\n",
+        "--check: cannot judge the fit: not all memory is known\n",
     )
     for flags, status in (("--params 10T", 1), ("--layers 4 --hidden 512 --heads 8 --seq 128", 0)):
         known = run_line(f"plan {flags} --gpus 8 --gpu h100-80g --check")

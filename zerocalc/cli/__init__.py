@@ -208,7 +208,7 @@ def main() -> None:
     is_open = streams.prepare()
     status = streams.flush(run(sys.argv[1:]))
     if not is_open and status != streams.REFUSED:
-        status = streams.refuse("standard output: is closed")
+        status = streams.refuse("standard output: closed")
     sys.exit(status)
 
 

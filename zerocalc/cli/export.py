@@ -36,7 +36,7 @@ To = Annotated[
     cls=Sections,
     epilog=examples(
         "export --to deepspeed --model llama-3-8b --gpus 8 --stage 3",
-        "export --to fsdp2 --model llama-3-8b --gpus 8 --gpu h100-80g --seq 8192",
+        "export --to fsdp2 --model llama-3-8b --gpus 8 --gpu h100-80g",
     ),
 )
 @job_flags
