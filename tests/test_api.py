@@ -176,7 +176,7 @@ def test_estimate_wants_one_stage() -> None:
     job = zc.Job.model_validate({"model": {"params": "1B"}, "cluster": {"gpus": 8}})
     from zerocalc.estimator import estimate
 
-    with pytest.raises(ValueError, match="name one stage of 0, 1, 2, 3"):
+    with pytest.raises(ValueError, match="name one of the stages 0, 1, 2, 3"):
         estimate(job)
     with pytest.raises(ValueError, match="4 is not a stage of paper; it has 0, 1, 2, 3"):
         estimate(job, 4)

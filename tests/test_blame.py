@@ -279,12 +279,12 @@ def test_every_answer_that_holds_a_job_is_one(command: str) -> None:
 
 
 TWICE = [
-    ("--gpus 16", "--gpus: is given twice, as '8' and '16'"),
-    ("--stage 1 --stage=2", "--stage: is given twice, as '1' and '2'"),
+    ("--gpus 16", "--gpus: given twice, as '8' and '16'"),
+    ("--stage 1 --stage=2", "--stage: given twice, as '1' and '2'"),
     ("--overlap-comm --no-overlap-comm", "--overlap-comm: contradicts --no-overlap-comm"),
     ("--no-defragment --defragment", "--defragment: contradicts --no-defragment"),
-    ("--format csv --format json", "--format: is given twice"),
-    ("--job a --job b", "--job: is given twice"),
+    ("--format csv --format json", "--format: given twice"),
+    ("--job a --job b", "--job: given twice"),
 ]
 
 

@@ -214,7 +214,7 @@ def test_offload_copies_gradients_of_trained_tensors() -> None:
     """stage_1_and_2.py: largest_param_numel, of the optimizer's parameters."""
     model = {**TOY, "lora": {"rank": 4, "targets": "q_proj"}}
     memory = of_toy(2, model=model, offload_optimizer="cpu")
-    copied = "gradient to be copied on the host"
+    copied = "gradient to copy on the CPU"
     assert [t.bytes for t in memory.cpu.terms if t.name == copied] == [2 * 4 * 128]
 
 

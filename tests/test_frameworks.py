@@ -255,12 +255,11 @@ def test_experts_fewer_than_ranks_are_warned_of() -> None:
     padding.
     """
     line = "plan --model mixtral-8x7b --gpus 64 --framework fsdp2 --seq 512"
-    assert (
-        "fsdp2 rounds tensors up to whole shares over 64 ranks, which adds 676% to the parameters"
-        in " ".join(run(*line.split()).out.split())
+    assert "fsdp2 pads tensors to 64 equal shards, which adds 676% to the parameters" in " ".join(
+        run(*line.split()).out.split()
     )
-    assert "rounds tensors up" not in run(*f"{line} --stage 3 --shard-group 8".split()).out
-    assert "rounds tensors up" not in run(*line.replace("mixtral-8x7b", "llama-3-8b").split()).out
+    assert "pads tensors to" not in run(*f"{line} --stage 3 --shard-group 8".split()).out
+    assert "pads tensors to" not in run(*line.replace("mixtral-8x7b", "llama-3-8b").split()).out
 
 
 def test_torchtitans_pipelines_reduce_and_gather_once_a_step() -> None:

@@ -33,29 +33,28 @@ COMMANDS = (
 LINES = [
     (
         "plan llama-3-8b --gpus 8",
-        "llama-3-8b: stands without a flag; give it as --model llama-3-8b",
+        "llama-3-8b: unexpected argument; give it as --model llama-3-8b",
     ),
-    ("plan h100-80g --gpus 8", "h100-80g: stands without a flag; give it as --gpu h100-80g"),
+    ("plan h100-80g --gpus 8", "h100-80g: unexpected argument; give it as --gpu h100-80g"),
     (
         "step deepspeed --gpus 8",
-        "deepspeed: stands without a flag; give it as --framework deepspeed",
+        "deepspeed: unexpected argument; give it as --framework deepspeed",
     ),
     (
         "plan --gpus 8 ./config.json",
-        "./config.json: stands without a flag; give it as --model ./config.json",
+        "./config.json: unexpected argument; give it as --model ./config.json",
     ),
     (
         "params gpt2 twice",
-        "twice: stands without a flag; zerocalc params --help lists what params takes",
+        "twice: unexpected argument; zerocalc params --help lists the flags",
     ),
     ("foo", f"'foo' is not a command; {COMMANDS}"),
     ("plann --gpus 8", f"'plann' is not a command; nearest: plan, explain; {COMMANDS}"),
     (
         "export --gpus 8",
-        "--to: is missing. What to write: deepspeed (DeepSpeed's JSON), accelerate (YAML), "
-        "fsdp2 (Python)",
+        "--to: is missing. Tool to write for: deepspeed, accelerate, fsdp2, torchtitan, megatron",
     ),
-    ("params", "CONFIG|PRESET: is missing. A preset (llama-3-8b), a TOML file, or a config.json"),
+    ("params", "CONFIG|PRESET: is missing. Preset, TOML file or config.json"),
     (
         "plan",
         "--model: say what is trained: --params 7B, or --model llama-3-8b, or --layers, "

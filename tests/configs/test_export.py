@@ -289,12 +289,12 @@ ON_8 = ("--model", "llama-3-8b", "--gpus", "8")
         ),
         (
             "--to deepspeed",
-            "--stage: say which of 0, 1, 2, 3 to write; none is recommended, since what "
-            "fits is unknown",
+            "--stage: pass one of 0, 1, 2, 3; none is recommended: cannot judge the fit: pass "
+            "--gpu or --gpu-memory",
         ),
         (
             "--to deepspeed --gpu-memory 1GiB",
-            "--stage: say which of 0, 1, 2, 3 to write; none is recommended, since nothing fits",
+            "--stage: pass one of 0, 1, 2, 3; none is recommended: nothing fits",
         ),
         (
             "--to deepspeed --framework paper --stage 1",

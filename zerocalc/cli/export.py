@@ -25,7 +25,7 @@ To = Annotated[
     str,
     file_option(
         "--to",
-        "Tool to write a configuration for.",
+        f"Tool to write for: {', '.join(FORMS)}.",
         "|".join(FORMS),
         autocompletion=lambda: list(FORMS),
     ),
