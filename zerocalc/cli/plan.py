@@ -50,7 +50,7 @@ def plan(
 ) -> int:
     """Compare ZeRO stages: memory, traffic, step time, fit.
 
-    Memory and traffic are per GPU. A fit and a recommendation need a GPU: --gpu, --gpu-memory.
+    Memory and traffic are per GPU. A fit needs --gpu or --gpu-memory.
     """
     if output_format not in FORMATS:
         raise UserError(f"--format: {output_format!r} is not one of {', '.join(FORMATS)}")
